@@ -1,0 +1,53 @@
+# `make demo` and `make test` are the whole set-up: each makes .venv, installs the pinned packages
+# and goes. A second run installs nothing, until pyproject.toml or constraints.txt changes.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test check format clean
+
+demo: $(VENV)/demo.done
+	$(BIN)/sharpmax demo --out build/demo --overwrite
+
+test: $(VENV)/test.done
+	$(BIN)/python -m pytest --numprocesses 2
+
+check: $(VENV)/test.done
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/test.done
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist
+
+# The build backend comes from the same pins, so the package itself is built without a second,
+# unpinned environment.
+$(VENV)/base.done: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "sharpmax needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + "; try make PYTHON=python3.12")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing pip and the build backend"
+	@$(INSTALL) --upgrade pip
+	@$(INSTALL) hatchling editables
+	@touch $@
+
+# What the demo needs, and nothing else.
+$(VENV)/demo.done: $(VENV)/base.done pyproject.toml constraints.txt
+	@echo "installing sharpmax and what the demo needs"
+	@$(INSTALL) --no-build-isolation --editable '.[cli]'
+	@touch $@
+
+# torch first and alone: resolved together with other packages, a newer release with several
+# gigabytes of GPU libraries could be drawn in.
+$(VENV)/test.done: $(VENV)/base.done pyproject.toml constraints.txt
+	@echo "installing torch"
+	@$(INSTALL) torch
+	@echo "installing sharpmax with everything that the tests need"
+	@$(INSTALL) --no-build-isolation --editable '.[cli,torch,jax]' --group dev
+	@touch $@

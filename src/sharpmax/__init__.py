@@ -1,0 +1,36 @@
+"""Keep attention sharp as inputs grow: measure dispersion, bound it, and undo it.
+
+The functions here take NumPy, PyTorch or JAX arrays and give back the same kind. Importing the
+package imports none of those frameworks; attention for PyTorch is in `sharpmax.torch`, for JAX in
+`sharpmax.jax`, for Hugging Face models in `sharpmax.hf`.
+"""
+
+from sharpmax import theory
+from sharpmax._errors import MissingExtraError, UserError
+from sharpmax.ops import (
+    SoftmaxState,
+    adaptive_temperature_softmax,
+    entropy,
+    inverse_temperature_for_entropy,
+    softmax,
+)
+from sharpmax.policies import PAPER, Constant, LogLength, Polynomial, Saturating, fit_polynomial
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "PAPER",
+    "Constant",
+    "LogLength",
+    "MissingExtraError",
+    "Polynomial",
+    "Saturating",
+    "SoftmaxState",
+    "UserError",
+    "adaptive_temperature_softmax",
+    "entropy",
+    "fit_polynomial",
+    "inverse_temperature_for_entropy",
+    "softmax",
+    "theory",
+]

@@ -1,0 +1,57 @@
+"""`sharpmax reproduce`: a figure of the paper as JSON, PNG and SVG."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sharpmax._errors import UserError
+from sharpmax._files import refuse_overwriting
+from sharpmax.cli.options import Out, Overwrite
+from sharpmax.results import Result
+
+EXPERIMENTS = {
+    "figure1": (
+        "one_head",
+        "a head over a fixed vocabulary disperses as its input grows (Theorem 2.2)",
+    ),
+    "figure5": (
+        "power_series",
+        "entropy of ten elements of a power series over base and temperature",
+    ),
+}
+"""What can be reproduced: the module of `sharpmax.experiments` that runs it, and what it shows."""
+
+LISTING = "; ".join(f"{name}: {what}" for name, (_, what) in EXPERIMENTS.items())
+
+
+def reproduce(
+    name: Annotated[
+        str, typer.Argument(help=LISTING, metavar="|".join(EXPERIMENTS), show_default=False)
+    ],
+    out: Out = Path("results"),
+    overwrite: Overwrite = False,
+) -> None:
+    """Run an experiment of the paper and draw it: NAME.json, NAME.png and NAME.svg."""
+    for path in run_and_draw(name, out, overwrite)[1]:
+        typer.echo(path)
+
+
+def run_and_draw(name: str, out: Path, overwrite: bool) -> tuple[Result, list[Path]]:
+    """The result and the files written; what exists is refused before any work is done."""
+    if name not in EXPERIMENTS:
+        raise UserError(f"cannot reproduce {name!r}: expected one of {', '.join(EXPERIMENTS)}")
+    stem = out / name
+    refuse_overwriting(
+        [stem.with_suffix(suffix) for suffix in (".json", ".png", ".svg")], overwrite
+    )
+    # Imported late: `sharpmax --help` should not wait for the drawing library.
+    from sharpmax import plot
+    from sharpmax.plot import style
+
+    result: Result = import_module(f"sharpmax.experiments.{EXPERIMENTS[name][0]}").run()
+    written = [result.save(stem.with_suffix(".json"), overwrite=overwrite)]
+    return result, written + style.save(plot.draw(result), stem, overwrite=overwrite)

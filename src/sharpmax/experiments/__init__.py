@@ -1,0 +1,1 @@
+"""Experiments as protocols: each module has a frozen `Config` and `run(config) -> Result`."""

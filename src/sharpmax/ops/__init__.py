@@ -1,0 +1,14 @@
+"""Functions of one axis of logits, on the arrays of any library."""
+
+from sharpmax.ops.entropy import entropy
+from sharpmax.ops.inverse_temperature import inverse_temperature_for_entropy
+from sharpmax.ops.softmax import adaptive_temperature_softmax, softmax
+from sharpmax.ops.state import SoftmaxState
+
+__all__ = [
+    "SoftmaxState",
+    "adaptive_temperature_softmax",
+    "entropy",
+    "inverse_temperature_for_entropy",
+    "softmax",
+]

@@ -1,0 +1,133 @@
+"""The inverse temperature at which a row's entropy comes down to a target."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from sharpmax import _array
+from sharpmax._array import Array
+from sharpmax.ops._rows import Rows, prepare
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+MOST_STEPS = 200
+"""Newton needs about ten; bisection alone halves any float64 bracket to a point in far fewer than
+this.
+"""
+
+
+def inverse_temperature_for_entropy(
+    logits: Float[Array, "*rows items"],
+    target: Float[Array, "*rows"] | float,
+    *,
+    where: Bool[Array, "*rows items"] | None = None,
+    axis: int = -1,
+) -> Float[Array, "*rows"]:
+    """The smallest inverse temperature, 1 or more, at which a row's entropy is at most `target`
+    nats.
+
+    Entropy falls as the inverse temperature b rises, with slope dH/db = -b Var_p(e) (Proposition
+    3.2 of arXiv 2410.01104), so this is a monotone root: Newton steps, kept inside a bracket by
+    bisection, all rows at once.
+
+    1 where the row is sharp enough already; inf where no temperature is low enough, because k
+    logits share the maximum and target <= log k; NaN where the row has a NaN. Differentiable in the
+    logits and in the target.
+    """
+    rows = prepare(logits, where, axis)
+    goal = _goal(target, rows, logits)
+    frozen = rows._replace(offset=_array.stop_gradient(rows.offset))
+    solution = _solve(frozen, _array.stop_gradient(goal))
+    return rows.squeeze(_with_gradient(solution, rows, goal))
+
+
+def entropy_and_variance(rows: Rows, scale: Array | float) -> tuple[Array, Array]:
+    """H(p) and Var_p(logit) for p = softmax(scale * logits), both [*rows 1]."""
+    exponentials = rows.exponentials(scale)
+    total = rows.sum(exponentials)
+    total = rows.xp.where(total == 0, 1.0, total)
+    # Offsets whose exponential vanished could be -inf or make infinite squares; they weigh nothing.
+    offset = rows.xp.where(exponentials > 0, rows.offset, 0.0)
+    mean = rows.sum(offset * exponentials) / total
+    # Centred first: the difference of two large moments would lose the variance of a sharp row.
+    variance = rows.sum((offset - mean) ** 2 * exponentials) / total
+    return rows.xp.log(total) - scale * mean, variance
+
+
+def _goal(target: Array, rows: Rows, logits: Array) -> Array:
+    """The target with one entry a row, [*rows 1]."""
+    row_shape = tuple(rows.squeeze(rows.maximum).shape)
+    if _array.is_number(target):
+        if not target >= 0:
+            raise ValueError(f"target must be an entropy in nats, at least 0, got {target!r}")
+        return rows.xp.full_like(rows.maximum, float(target))
+    _array.namespace(logits=logits, target=target)
+    _array.statistics_dtype("target", target, rows.xp)
+    wide = rows.xp.astype(target, rows.maximum.dtype, copy=False)
+    try:
+        return rows.expand(rows.xp.broadcast_to(wide, row_shape))
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"target of shape {tuple(target.shape)} does not fit the rows, {row_shape}"
+        ) from error
+
+
+def _solve(rows: Rows, goal: Array) -> Array:
+    xp = rows.xp
+    one = xp.ones_like(goal)
+    start, _ = entropy_and_variance(rows, 1.0)
+    ties = rows.sum(xp.astype(rows.carries & (rows.offset == 0), goal.dtype))
+    reachable = goal > xp.log(xp.where(ties > 0, ties, 1.0))
+    unsolved = (start > goal) & reachable
+    # A few units in the last place: less cannot be told apart.
+    closeness = 8 * float(xp.finfo(goal.dtype).eps)
+
+    def unfinished(state: tuple[Array, ...]) -> Array:
+        _, low, high, steps = state
+        return xp.any((high - low > closeness * low) & (steps < MOST_STEPS))
+
+    def step(state: tuple[Array, ...]) -> tuple[Array, ...]:
+        scale, low, high, steps = state
+        entropy, variance = entropy_and_variance(rows, scale)
+        excess = entropy - goal
+        found = xp.abs(excess) <= closeness * (1 + goal)
+        low = xp.where((high > low) & (found | (excess > 0)), scale, low)
+        high = xp.where(found | (excess <= 0), xp.minimum(high, scale), high)
+        slope = scale * variance
+        newton = xp.where(slope > 0, scale + excess / xp.where(slope > 0, slope, 1.0), low)
+        return _inside(newton, low, high, xp), low, high, steps + 1
+
+    state = (one, one, xp.where(unsolved, math.inf, one), xp.zeros_like(goal))
+    solution = _array.while_loop(unfinished, step, state)[2]
+    answer = xp.where(unsolved | (start <= goal), solution, math.inf)
+    return xp.where(xp.isnan(start), start, answer)
+
+
+def _inside(newton: Array, low: Array, high: Array, xp: Any) -> Array:
+    """Newton's step where it falls inside the bracket, else its middle, or a bold step while open.
+
+    Bold steps square the scale and wide brackets are halved in the logarithm: two logits 1e-200
+    apart need a scale of 1e200, which doubling and halving would take hundreds of steps to find.
+    """
+    unbounded = high == math.inf
+    largest = 0.5 * float(xp.finfo(low.dtype).max)
+    factor = xp.minimum(xp.where(low < 8, 8.0, xp.where(low < 1e8, low, 1e8)), largest / low)
+    farthest = xp.where(unbounded, low * factor, high)
+    halved = xp.where(farthest / 4 > low, xp.sqrt(low) * xp.sqrt(farthest), 0.5 * (low + farthest))
+    middle = xp.where(unbounded, farthest, halved)
+    return xp.where((newton > low) & (newton < farthest), newton, middle)
+
+
+def _with_gradient(solution: Array, rows: Rows, goal: Array) -> Array:
+    """One more Newton step, on the graph: the implicit function theorem's gradient and a last
+    digit.
+    """
+    xp = rows.xp
+    active = (solution > 1) & (solution < math.inf)
+    scale = xp.where(active, solution, 1.0)
+    entropy, variance = entropy_and_variance(rows, scale)
+    slope = _array.stop_gradient(scale * variance)
+    usable = active & (slope > 0)
+    return xp.where(usable, scale + (entropy - goal) / xp.where(usable, slope, 1.0), solution)

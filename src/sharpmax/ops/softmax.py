@@ -1,0 +1,79 @@
+"""Softmax at a temperature, and the adaptive temperature of the paper."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sharpmax._array import Array
+from sharpmax.ops._rows import Rows, inverse_temperature, prepare
+from sharpmax.ops.state import state_of
+from sharpmax.policies import PAPER, Policy
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+
+def softmax(
+    logits: Float[Array, "*rows items"],
+    *,
+    temperature: Float[Array, "*rows 1"] | float = 1.0,
+    where: Bool[Array, "*rows items"] | None = None,
+    axis: int = -1,
+) -> Float[Array, "*rows items"]:
+    """Turn logits into weights that sum to one, larger logits getting exponentially more.
+
+        softmax(e)_k = exp(e_k / temperature) / sum_j exp(e_j / temperature)
+
+    The distribution that maximises <p, e> + temperature * H(p). As the temperature goes to 0 all
+    weight goes to the largest logit (shared between ties), as it grows the weights become 1/n. For
+    bounded logits and growing n they become 1/n at *every* temperature: Lemma 2.1 of arXiv
+    2410.01104, `sharpmax.theory`.
+
+    `where` is True for the items that take part: masking equals leaving the item out. A row with no
+    items gives zeros. The answer has the library, device, type and gradient of `logits`.
+    """
+    scale = inverse_temperature(temperature, logits, axis)
+    rows = prepare(logits, where, axis)
+    return _weights(rows, scale, logits)
+
+
+def adaptive_temperature_softmax(
+    logits: Float[Array, "*rows items"],
+    *,
+    policy: Policy = PAPER,
+    where: Bool[Array, "*rows items"] | None = None,
+    axis: int = -1,
+) -> Float[Array, "*rows items"]:
+    """Sharpen each row by as much as its own entropy asks for.
+
+        weights = softmax(policy(H, n) * logits),   H = entropy(logits),   n = number of items of
+        the row
+
+    With the default policy this is Figure 4 of arXiv 2410.01104 (`sharpmax.PAPER`), with the
+    entropy computed exactly rather than with 1e-9 inside its logarithm. The gradient runs through
+    the inverse temperature too.
+    """
+    rows = prepare(logits, where, axis)
+    state = state_of(rows)
+    scale = policy(state.entropy, state.count)
+    return _weights(rows, _fitted(scale, state.entropy, rows), logits)
+
+
+def _weights(rows: Rows, scale: Array | float, logits: Array) -> Array:
+    exponentials = rows.exponentials(scale)
+    total = rows.sum(exponentials)
+    weights = exponentials / rows.xp.where(total == 0, 1.0, total)
+    return rows.xp.astype(weights, logits.dtype, copy=False)
+
+
+def _fitted(scale: Array | float, entropy: Array, rows: Rows) -> Array | float:
+    """A policy's answer as one factor a row; a plain number serves all rows."""
+    shape = getattr(scale, "shape", ())
+    if tuple(shape) == ():
+        return scale
+    if tuple(shape) != tuple(entropy.shape):
+        raise ValueError(
+            f"the policy returned shape {tuple(shape)} for entropies of shape "
+            f"{tuple(entropy.shape)}: expected one inverse temperature a row"
+        )
+    return rows.expand(scale)

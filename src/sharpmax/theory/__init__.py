@@ -1,0 +1,26 @@
+"""The paper's statements as functions: what bounded logits allow, and what weights allow the
+logits.
+
+Each takes plain numbers or the arrays of any library, broadcast together.
+"""
+
+from sharpmax.theory.dispersion import (
+    items_until_dispersed,
+    paper_items_until_dispersed,
+    paper_weight_bounds,
+    weight_bounds,
+)
+from sharpmax.theory.minimum_entropy import minimum_entropy
+from sharpmax.theory.spread import product_spread_bound, spread_bound
+from sharpmax.theory.temperature import entropy_derivative
+
+__all__ = [
+    "entropy_derivative",
+    "items_until_dispersed",
+    "minimum_entropy",
+    "paper_items_until_dispersed",
+    "paper_weight_bounds",
+    "product_spread_bound",
+    "spread_bound",
+    "weight_bounds",
+]

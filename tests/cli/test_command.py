@@ -1,0 +1,106 @@
+"""The command as a user types it: help, mistakes, pictures, and what is left behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sharpmax
+from sharpmax.results import Result
+
+
+def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [Path(sys.executable).with_name("sharpmax"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def test_help_names_every_command():
+    for arguments in ((), ("--help",), ("-h",)):
+        done = run(*arguments)
+        assert done.returncode == 0
+        for command in ("demo", "reproduce", "doctor"):
+            assert command in done.stdout
+    module = [sys.executable, "-m", "sharpmax", "--version"]
+    done = subprocess.run(module, capture_output=True, text=True, check=True)
+    assert done.stdout == f"sharpmax {sharpmax.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("reproduce", "figure99"),
+            "cannot reproduce 'figure99': expected one of figure1, figure5",
+        ),
+        (("reproduce",), "Missing argument"),
+        (("reproduce", "figure1", "--colour"), "No such option: --colour"),
+        (("reproduce", "figure1", "--out", "/proc/nowhere"), "/proc/nowhere"),
+        (("dance",), "No such command 'dance'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, tmp_path):
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("sharpmax: ")
+    assert done.stderr.count("\n") == 1
+    assert message in done.stderr
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reproduce_writes_three_files_and_keeps_what_is_there(tmp_path):
+    done = run("reproduce", "figure1", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    written = [Path(line) for line in done.stdout.split()]
+    assert [path.name for path in written] == ["figure1.json", "figure1.png", "figure1.svg"]
+    assert written[1].read_bytes().startswith(b"\x89PNG")
+    assert written[2].read_text().lstrip().startswith("<?xml")
+    result = Result.load(written[0])
+    assert result.provenance.command.startswith("sharpmax reproduce figure1 --out")
+
+    before = {path: path.read_bytes() for path in written}
+    (tmp_path / "figure1.json").unlink()
+    again = run("reproduce", "figure1", "--out", str(tmp_path))
+    assert again.returncode == 2
+    assert "figure1.png" in again.stderr
+    assert "exists already" in again.stderr
+    assert written[1].read_bytes() == before[written[1]]
+    assert not written[0].exists()
+    assert run("reproduce", "figure1", "--out", str(tmp_path), "--overwrite").returncode == 0
+
+
+def test_demo_prints_the_table_and_draws(tmp_path):
+    done = run("demo", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    rows = {
+        (row["method"], row["items"]): row
+        for row in Result.load(tmp_path / "growth.json").measurements["rows"]
+    }
+    for item in (16, 16_384):
+        printed = f"{rows['softmax', item]['largest_weight']:.4f}"
+        assert printed in done.stdout
+    for name in ("growth.json", "figure1.png", "figure5.png", "figure5.svg"):
+        assert (tmp_path / name).stat().st_size > 0
+    assert run("demo", "--out", str(tmp_path)).returncode == 2
+
+
+def test_output_survives_a_reader_that_leaves(tmp_path):
+    command = f"{Path(sys.executable).with_name('sharpmax')} doctor --json | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert done.stdout == "{\n"
+    assert "Traceback" not in done.stderr
+
+
+def test_doctor_tells_what_is_here():
+    done = run("doctor", "--json")
+    data = json.loads(done.stdout)
+    found = {(check["extra"], check["package"]): check for check in data["packages"]}
+    assert found["core", "numpy"]["fits"]
+    assert found["torch", "torch"]["found"].startswith("2.")
+    table = run("doctor")
+    assert table.returncode == 0
+    assert f"sharpmax {sharpmax.__version__}" in table.stdout

@@ -1,0 +1,45 @@
+"""doctor: reads the package's own requirements, so it cannot fall behind them."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from sharpmax.cli import doctor
+
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+
+
+def test_every_extra_is_explained():
+    assert set(doctor.ADDS) | {"all"} == set(PROJECT["optional-dependencies"])
+
+
+@pytest.mark.parametrize(
+    ("installed", "found", "fits"),
+    [("99.0", "99.0", True), ("0.0.1", "0.0.1", False), (None, None, False)],
+)
+def test_missing_and_too_old(monkeypatch, capsys, installed, found, fits):
+    real = metadata.version
+
+    def version(name):
+        if name != "plotly":
+            return real(name)
+        if installed is None:
+            raise metadata.PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.setattr(doctor.metadata, "version", version)
+    check = next(check for check in doctor.examine() if check.package == "plotly")
+    assert (check.found, check.fits) == (found, fits)
+    doctor.doctor()
+    advice = "for the interactive HTML report: pip install 'sharpmax[report]'"
+    assert (advice in capsys.readouterr().out) == (not fits)
+
+
+def test_nothing_missing_is_said(monkeypatch, capsys):
+    monkeypatch.setattr(doctor.metadata, "version", lambda name: "999.0")
+    doctor.doctor()
+    assert capsys.readouterr().out.rstrip().endswith("everything is installed")

@@ -1,0 +1,82 @@
+"""Pictures: drawn from a saved result alone, as PNG and SVG, the same each time, nothing cut off."""
+
+from __future__ import annotations
+
+import io
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib import image
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from sharpmax import UserError, plot
+from sharpmax.experiments import growth, one_head, power_series
+from sharpmax.plot import style
+from sharpmax.results import Result
+
+EXPERIMENTS = {
+    "figure1": lambda: one_head.run(one_head.Config(sizes=(4, 64, 4096), repeats=2)),
+    "figure5": lambda: power_series.run(power_series.Config(bases=41, temperatures=31)),
+}
+
+
+@pytest.fixture(scope="module", params=sorted(EXPERIMENTS))
+def stored(request, tmp_path_factory):
+    path = tmp_path_factory.mktemp("results") / f"{request.param}.json"
+    return EXPERIMENTS[request.param]().save(path)
+
+
+def test_every_kind_has_a_test():
+    assert set(plot.KINDS) == set(EXPERIMENTS)
+
+
+def test_drawn_from_the_file_the_same_each_time(stored, tmp_path):
+    settings = dict(mpl.rcParams)
+    files = []
+    for folder in ("one", "two"):
+        figure = plot.draw(Result.load(stored))
+        files.append(style.save(figure, tmp_path / folder / "picture"))
+    assert [one.read_bytes() for one in files[0]] == [two.read_bytes() for two in files[1]]
+    assert dict(mpl.rcParams) == settings  # the caller's style is left alone
+    pixels = image.imread(io.BytesIO(files[0][0].read_bytes()))
+    assert pixels.shape[1] >= 1500
+    assert len(np.unique(pixels.reshape(-1, pixels.shape[-1]), axis=0)) > 50
+
+
+def test_nothing_is_cut_off(stored):
+    """Every text of the picture lies inside it."""
+    figure = plot.draw(Result.load(stored))
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    renderer = canvas.get_renderer()
+    whole = figure.bbox.padded(1.0)
+    texts = [
+        text for text in figure.findobj(mpl.text.Text) if text.get_visible() and text.get_text()
+    ]
+    ticks = {
+        label
+        for axes in figure.axes
+        for label in [*axes.get_xticklabels(), *axes.get_yticklabels()]
+    }
+    shown = [text for text in texts if text not in ticks]  # ticks outside the axes are not drawn
+    assert len(shown) > 5
+    for text in shown:
+        box = text.get_window_extent(renderer)
+        assert whole.contains(box.x0, box.y0), text.get_text()
+        assert whole.contains(box.x1, box.y1), text.get_text()
+
+
+def test_a_picture_is_not_replaced_unasked(stored, tmp_path):
+    figure = plot.draw(Result.load(stored))
+    style.save(figure, tmp_path / "picture")
+    with pytest.raises(UserError, match=r"picture\.png.*picture\.svg exists already"):
+        style.save(figure, tmp_path / "picture")
+    style.save(figure, tmp_path / "picture", overwrite=True)
+
+
+def test_a_kind_without_a_picture_is_refused():
+    with pytest.raises(
+        UserError, match="no picture for results of kind 'growth': expected figure1, figure5"
+    ):
+        plot.draw(growth.run())

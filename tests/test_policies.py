@@ -1,0 +1,154 @@
+"""Policies: the published polynomial to the letter, and what each of the others promises."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sharpmax as sx
+from libraries import Library
+
+FALLS_BACK_AT = 5.945
+
+
+@pytest.mark.parametrize(
+    ("nats", "expected"),
+    [(2.0, 2.099), (3.0, 2.250), (4.0, 2.389), (5.0, 2.294), (4.41, 2.421), (0.5, 1.0), (0.0, 1.0)],
+)
+def test_the_paper_s_values(lib: Library, nats, expected):
+    """H = 2 and H = 3 pin the order of the coefficients; at H = 1 both orders agree."""
+    assert sx.PAPER(nats, 100) == pytest.approx(expected, abs=5e-4)
+    ours = sx.PAPER(lib.array([nats]), lib.array([100], "int64"))
+    assert lib.numpy(ours).item() == pytest.approx(expected, abs=5e-4)
+
+
+def test_the_paper_switches_off_at_both_ends():
+    nats = np.linspace(0, 9, 90_001)
+    active = nats[sx.PAPER(nats, np.full(nats.shape, 9)) > 1]
+    assert active.min() == pytest.approx(0.849, abs=1e-3)
+    assert active.max() == pytest.approx(FALLS_BACK_AT, abs=1e-3)
+
+
+@given(st.floats(0, 12))
+def test_the_paper_is_numpy_s_polyval(nats):
+    fitted = max(np.polyval([-0.037, 0.481, -2.3, 4.917, -1.791], nats), 1.0) if nats > 0.5 else 1.0
+    assert sx.PAPER(nats, 10) == pytest.approx(fitted, rel=1e-12)
+
+
+def test_a_nan_entropy_stays_nan(lib: Library):
+    nan = lib.array([np.nan, 2.0])
+    for policy in (sx.PAPER, sx.Saturating(sx.PAPER)):
+        ours = lib.numpy(policy(nan, lib.array([3, 3], "int64")))
+        assert np.isnan(ours).tolist() == [True, False]
+
+
+def test_log_length(lib: Library):
+    counts = lib.array([0, 1, 16, 64, 256, 65536], "int64")
+    entropy = lib.array(np.zeros(6))
+    ours = lib.numpy(sx.LogLength(256)(entropy, counts))
+    np.testing.assert_allclose(ours, [1, 1, 1, 1, 1, 2], rtol=1e-12)
+    assert sx.LogLength(16)(0.0, 256) == pytest.approx(2.0)
+
+
+def test_constant(lib: Library):
+    ours = sx.Constant(1.5)(lib.array([0.1, 3.0], "float32"), lib.array([2, 4], "int64"))
+    assert lib.numpy(ours).tolist() == [1.5, 1.5]
+    assert ours.dtype == lib.array([0.1], "float32").dtype
+    assert sx.Constant(1.5)(0.3, 8) == 1.5
+
+
+def test_saturating_is_the_running_maximum(lib: Library):
+    nats = np.linspace(0, 12, 2001)
+    counts = np.full(nats.shape, 50)
+    held = sx.Saturating(sx.PAPER)(lib.array(nats), lib.array(counts, "int64"))
+    running = np.maximum.accumulate(sx.PAPER(nats, counts))
+    # The running maximum over a grid misses the peak by at most its curvature times the step squared.
+    np.testing.assert_allclose(lib.numpy(held), running, atol=1e-4)
+    assert lib.numpy(held)[-1] == pytest.approx(2.4214, abs=1e-4)
+
+
+@given(
+    st.lists(st.floats(-2, 2), min_size=1, max_size=6),
+    st.floats(0, 3),
+)
+def test_saturating_any_polynomial(coefficients, threshold):
+    policy = sx.Polynomial(tuple(coefficients), threshold=threshold)
+    nats = np.linspace(0, 8, 4001)
+    counts = np.full(nats.shape, 5)
+    held = sx.Saturating(policy)(nats, counts)
+    running = np.maximum.accumulate(policy(nats, counts))
+    assert (held >= running - 1e-9).all()
+    assert (np.diff(held) >= -1e-6).all()
+    # Never more than the policy reaches somewhere below, a finer grid included.
+    fine = np.linspace(0, 8, 400_001)
+    assert held[-1] <= policy(fine, np.full(fine.shape, 5)).max() * (1 + 1e-3) + 1e-3
+
+
+@pytest.mark.parametrize("policy", [sx.Constant(2.0), sx.LogLength(4), sx.Saturating(sx.PAPER)])
+def test_saturating_leaves_others_alone(policy):
+    nats, counts = np.linspace(0, 9, 50), np.arange(50)
+    np.testing.assert_array_equal(sx.Saturating(policy)(nats, counts), policy(nats, counts))
+
+
+@pytest.mark.parametrize(
+    "policy", [sx.PAPER, sx.Constant(2.0), sx.LogLength(8), sx.Saturating(sx.PAPER)], ids=repr
+)
+def test_policies_are_values(policy):
+    assert policy == dataclasses.replace(policy)
+    assert hash(policy) == hash(dataclasses.replace(policy))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        policy.threshold = 3
+    assert eval(repr(policy), vars(sx)) == policy
+
+
+def test_half_precision_entropy_is_not_rounded_to_half(lib: Library):
+    if lib.name == "strict":
+        pytest.skip("the standard has no half precision")
+    ours = sx.PAPER(lib.array([2.0], "float16"), lib.array([9], "int64"))
+    assert lib.numpy(ours).item() == pytest.approx(2.099, abs=1e-6)
+
+
+@pytest.mark.parametrize("degree", [0, 1, 4, 5])
+def test_fit_recovers_a_polynomial(lib: Library, rng, degree):
+    coefficients = rng.normal(size=degree + 1)
+    nats = rng.uniform(0.2, 6, size=200)
+    fitted = sx.fit_polynomial(
+        lib.array(nats), lib.array(np.polyval(coefficients, nats)), degree=degree
+    )
+    np.testing.assert_allclose(fitted.coefficients, coefficients, atol=1e-8)
+    assert fitted.threshold == 0.5
+
+
+def test_fit_of_the_paper_s_curve_is_the_paper_s(rng):
+    nats = rng.uniform(0.9, 5.9, size=500)
+    best = sx.PAPER(nats, np.full(500, 10)) + rng.normal(size=500) * 1e-9
+    fitted = sx.fit_polynomial(torch.tensor(nats, requires_grad=True), torch.tensor(best))
+    np.testing.assert_allclose(fitted.coefficients, sx.PAPER.coefficients, atol=1e-6)
+
+
+BAD = [
+    (lambda: sx.Constant(0.0), ValueError, "inverse_temperature must be a positive finite number, got 0.0"),
+    (lambda: sx.Constant(math.nan), ValueError, "got nan"),
+    (lambda: sx.LogLength(1), ValueError, "reference must be a number of items above 1 .* got 1"),
+    (lambda: sx.Polynomial(()), ValueError, r"coefficients must be finite .* got \(\)"),
+    (lambda: sx.Polynomial((1.0, math.inf)), ValueError, "coefficients must be finite"),
+    (lambda: sx.Polynomial((1.0,), threshold=-1), ValueError, "threshold must be an entropy .* got -1"),
+    (lambda: sx.Saturating(lambda h, n: 1.0), TypeError, "Saturating needs a policy that knows its peaks"),
+    (lambda: sx.fit_polynomial(np.ones(3), np.ones(4)), ValueError, "3 entropies and 4 inverse"),
+    (lambda: sx.fit_polynomial(np.ones(9), np.ones(9)), ValueError, "at least 5 different entropies, got 1"),
+    (lambda: sx.fit_polynomial(np.arange(9.0), np.full(9, np.nan)), ValueError, "must be finite"),
+    (lambda: sx.fit_polynomial(np.arange(9.0), np.arange(9.0), degree=-1), ValueError, "degree must be"),
+    (lambda: sx.PAPER(np.ones(2), torch.ones(2)), TypeError, "one library, got entropy from numpy"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), BAD, ids=range(len(BAD)))
+def test_bad_input_gets_one_clear_sentence(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()
