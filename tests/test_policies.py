@@ -152,3 +152,10 @@ BAD = [
 def test_bad_input_gets_one_clear_sentence(call, kind, message):
     with pytest.raises(kind, match=message):
         call()
+
+
+def test_saturating_holds_a_step_at_the_threshold():
+    """A polynomial that only falls is highest just above its threshold."""
+    falling = sx.Polynomial((-1.0, 4.0), threshold=0.5)
+    held = sx.Saturating(falling)
+    assert [held(nats, 9) for nats in (0.5, 0.6, 2.0, 9.0)] == [1.0, 3.5, 3.5, 3.5]

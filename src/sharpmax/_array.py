@@ -117,6 +117,19 @@ def stop_gradient(array: Array) -> Array:
     return array
 
 
+def clamp(array: Array, low: float, high: float, xp: Any) -> Array:
+    """The array cut to [low, high]; NaN stays NaN, and the gradient at both ends is that of inside.
+
+    The standard's `clip` is not used: array_api_compat's writes into a new array, which cannot be
+    differentiated, and JAX's halves the gradient at the ends, where every row's maximum lies.
+    """
+    if is_torch(array):
+        return array.clamp(low, high)
+    if isinstance(array, np.ndarray):
+        return np.clip(array, low, high)
+    return xp.where(array < low, low, xp.where(array > high, high, array))
+
+
 def while_loop(
     condition: Callable[[Any], Array], body: Callable[[Any], Any], state: tuple[Array, ...]
 ) -> Any:

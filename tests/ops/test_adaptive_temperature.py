@@ -126,3 +126,14 @@ def test_works_under_torch_compile_in_one_graph(rng):
     compiled = torch.compile(everything, fullgraph=True, backend="aot_eager")
     for ours, theirs in zip(compiled(logits, where), everything(logits, where), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_a_mask_of_the_smallest_number_does_not_overflow(lib: Library, rng):
+    """Some libraries mask with finfo.min; sharpening must not push that to -inf times zero."""
+    logits = rng.normal(size=(3, 8)).astype(np.float32)
+    masked = logits.copy()
+    masked[:, 5:] = np.finfo(np.float32).min
+    ours = lib.numpy(sx.adaptive_temperature_softmax(lib.array(masked, "float32")))
+    short = lib.numpy(sx.adaptive_temperature_softmax(lib.array(logits[:, :5], "float32")))
+    np.testing.assert_allclose(ours[:, :5], short, rtol=1e-6)
+    assert (ours[:, 5:] == 0).all()

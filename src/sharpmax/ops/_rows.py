@@ -1,5 +1,4 @@
-"""Logits made ready for sums over one axis: which items count, and how far each lies below its
-row's top.
+"""Logits made ready for sums over one axis: how far each item lies below its row's top.
 
 This is where the awkward rows are settled, once for every function above:
 
@@ -18,33 +17,36 @@ from sharpmax import _array
 from sharpmax._array import Array
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Float, Int
+
+NOTHING = -1e20
+"""The offset of an item without mass. exp of it is 0 at any temperature below 1e18, but unlike -inf
+it may be multiplied: by a zero weight, and by a gradient that is zero."""
 
 
 class Rows(NamedTuple):
-    """Logits as offsets below their row's maximum; sums run over `axis` and keep it with length
-    one.
-    """
+    """Logits as offsets below their row's maximum; sums run over `axis`, kept with length 1."""
 
     xp: Any
     axis: int
-    offset: Float[Array, "*rows items"]
-    """logit - maximum, at most 0; exactly 0 where an item carries no mass, so products stay finite.
-    """
-    carries: Bool[Array, "*rows items"]
-    """Items that carry mass: visible, and +inf if the row has a +inf."""
-    visible: Bool[Array, "*rows items"]
-    """Items that count."""
     values: Float[Array, "*rows items"]
+    """The logits, -inf where an item does not count."""
     maximum: Float[Array, "*rows 1"]
     """-inf for a row without items."""
+    offset: Float[Array, "*rows items"]
+    """logit - maximum, from NOTHING to 0."""
 
     def sum(self, array: Array) -> Float[Array, "*rows 1"]:
         return self.xp.sum(array, axis=self.axis, keepdims=True)
 
     def exponentials(self, scale: Array | float) -> Float[Array, "*rows items"]:
-        """exp(scale * (logit - maximum)), zero where an item carries no mass."""
-        return self.xp.where(self.carries, self.xp.exp(self.offset * scale), 0.0)
+        """exp(scale * (logit - maximum))."""
+        plain = isinstance(scale, float) and scale == 1.0
+        return self.xp.exp(self.offset if plain else self.offset * scale)
+
+    def items(self) -> Int[Array, "*rows 1"]:
+        """How many items each row has."""
+        return self.sum(self.xp.astype(self.values != -math.inf, self.xp.int32))
 
     def squeeze(self, kept: Float[Array, "*rows 1"]) -> Float[Array, "*rows"]:
         return self.xp.squeeze(kept, axis=self.axis)
@@ -52,9 +54,9 @@ class Rows(NamedTuple):
     def expand(self, reduced: Float[Array, "*rows"]) -> Float[Array, "*rows 1"]:
         return self.xp.expand_dims(reduced, axis=self.axis)
 
-    def items(self) -> Array:
-        """How many items each row has, as an integer [*rows 1]."""
-        return self.sum(self.xp.astype(self.visible, self.xp.int32))
+    def nonzero(self, total: Float[Array, "*rows 1"]) -> Float[Array, "*rows 1"]:
+        """A sum of exponentials to divide by: 1 where a row without items has 0."""
+        return self.xp.where(total == 0, 1.0, total)
 
 
 def prepare(logits: Array, where: Array | None, axis: int) -> Rows:
@@ -62,23 +64,25 @@ def prepare(logits: Array, where: Array | None, axis: int) -> Rows:
     xp = _array.namespace(logits=logits, where=where)
     values = xp.astype(logits, _array.statistics_dtype("logits", logits, xp), copy=False)
     axis = _array.negative_axis(axis, logits)
-    visible = values != -math.inf
     if where is not None:
         _check_mask(where, logits, axis)
-        # The mask may repeat rows: one row of logits under several masks.
-        values, visible = xp.broadcast_arrays(values, visible & where)
-    maximum = _maximum(values, visible, axis, xp)
-    overflowing = maximum == math.inf
-    carries = visible & ((values == math.inf) | ~overflowing)
+        values = xp.where(where, values, -math.inf)
+    if values.shape[axis] == 0:
+        # No library takes the maximum of nothing; the sum of nothing is 0, shaped and placed right.
+        maximum = xp.sum(values, axis=axis, keepdims=True) - math.inf
+    else:
+        maximum = xp.max(values, axis=axis, keepdims=True)
+    # Below an infinite top, half of the largest number: every finite logit is then far below it.
+    infinite = float(xp.finfo(values.dtype).max) / 2
+    finite = xp.where(maximum == -math.inf, 0.0, xp.where(maximum == math.inf, infinite, maximum))
     # The shift is a constant of the graph: softmax and entropy do not depend on it, so leaving it
     # out of the gradient is exact, and ties at the top get their true gradient.
-    shift = _array.stop_gradient(xp.where(xp.abs(maximum) == math.inf, 0.0, maximum))
-    offset = xp.where(carries & ~overflowing, values - shift, 0.0)
-    return Rows(xp, axis, offset, carries, visible, values, maximum)
+    offset = _array.clamp(values - _array.stop_gradient(finite), NOTHING, 0.0, xp)
+    return Rows(xp, axis, values, maximum, offset)
 
 
 def inverse_temperature(temperature: Array, logits: Array, axis: int) -> Array | float:
-    """1 / temperature: a positive number, or an array with one entry a row. [*rows 1] -> [*rows 1]
+    """1 / temperature: of a positive number, or of an array with one entry a row, [*rows 1].
 
     Array entries cannot be read while a function is traced; one that is not positive gives NaN in
     its row.
@@ -110,17 +114,8 @@ def _check_mask(where: Array, logits: Array, axis: int) -> None:
     ours, theirs = tuple(logits.shape), tuple(where.shape)
     pairs = zip(reversed(ours), reversed(theirs), strict=False)
     fits = all(mine == its or 1 in (mine, its) for mine, its in pairs)
-    # A mask may repeat rows but not invent items: along the item axis it fits exactly or applies to
-    # all.
+    # A mask may repeat rows but not invent items: it has one entry an item, or one for all.
     if not fits or (len(theirs) >= -axis and theirs[axis] not in (1, ours[axis])):
         raise ValueError(
             f"where of shape {theirs} does not fit logits of shape {ours} on item axis {axis}"
         )
-
-
-def _maximum(values: Array, visible: Array, axis: int, xp: Any) -> Array:
-    if values.shape[axis] == 0:
-        # No library takes the maximum of nothing; the sum of nothing is 0 with the right shape and
-        # device.
-        return xp.sum(values, axis=axis, keepdims=True) - math.inf
-    return xp.max(xp.where(visible, values, -math.inf), axis=axis, keepdims=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sharpmax._array import Array
 from sharpmax.ops._rows import inverse_temperature, prepare
-from sharpmax.ops.state import state_of
+from sharpmax.ops.state import entropy_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -31,4 +31,5 @@ def entropy(
     as the temperature falls (Proposition 3.2, `sharpmax.theory.entropy_derivative`).
     """
     scale = inverse_temperature(temperature, logits, axis)
-    return state_of(prepare(logits, where, axis), scale).entropy
+    rows = prepare(logits, where, axis)
+    return rows.squeeze(entropy_of(rows, scale))

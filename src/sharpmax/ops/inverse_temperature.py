@@ -46,14 +46,12 @@ def inverse_temperature_for_entropy(
 def entropy_and_variance(rows: Rows, scale: Array | float) -> tuple[Array, Array]:
     """H(p) and Var_p(logit) for p = softmax(scale * logits), both [*rows 1]."""
     exponentials = rows.exponentials(scale)
-    total = rows.sum(exponentials)
-    total = rows.xp.where(total == 0, 1.0, total)
-    # Offsets whose exponential vanished could be -inf or make infinite squares; they weigh nothing.
-    offset = rows.xp.where(exponentials > 0, rows.offset, 0.0)
-    mean = rows.sum(offset * exponentials) / total
+    mass = rows.nonzero(rows.sum(exponentials))
+    mean = rows.sum(rows.offset * exponentials) / mass
     # Centred first: the difference of two large moments would lose the variance of a sharp row.
-    variance = rows.sum((offset - mean) ** 2 * exponentials) / total
-    return rows.xp.log(total) - scale * mean, variance
+    # An item without mass must not square its offset, which overflows.
+    centred = rows.xp.where(exponentials > 0, rows.offset - mean, 0.0)
+    return rows.xp.log(mass) - scale * mean, rows.sum(centred**2 * exponentials) / mass
 
 
 def _goal(target: Array, rows: Rows, logits: Array) -> Array:
@@ -78,7 +76,7 @@ def _solve(rows: Rows, goal: Array) -> Array:
     xp = rows.xp
     one = xp.ones_like(goal)
     start, _ = entropy_and_variance(rows, 1.0)
-    ties = rows.sum(xp.astype(rows.carries & (rows.offset == 0), goal.dtype))
+    ties = rows.sum(xp.astype(rows.offset == 0, goal.dtype))
     reachable = goal > xp.log(xp.where(ties > 0, ties, 1.0))
     unsolved = (start > goal) & reachable
     # A few units in the last place: less cannot be told apart.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sharpmax._array import Array
 from sharpmax.ops._rows import Rows, inverse_temperature, prepare
-from sharpmax.ops.state import state_of
+from sharpmax.ops.state import entropy_of
 from sharpmax.policies import PAPER, Policy
 
 if TYPE_CHECKING:
@@ -54,26 +54,23 @@ def adaptive_temperature_softmax(
     the inverse temperature too.
     """
     rows = prepare(logits, where, axis)
-    state = state_of(rows)
-    scale = policy(state.entropy, state.count)
-    return _weights(rows, _fitted(scale, state.entropy, rows), logits)
+    entropy = rows.squeeze(entropy_of(rows, 1.0))
+    scale = policy(entropy, rows.squeeze(rows.items()))
+    return _weights(rows, _one_a_row(scale, entropy, rows), logits)
 
 
 def _weights(rows: Rows, scale: Array | float, logits: Array) -> Array:
     exponentials = rows.exponentials(scale)
-    total = rows.sum(exponentials)
-    weights = exponentials / rows.xp.where(total == 0, 1.0, total)
+    weights = exponentials / rows.nonzero(rows.sum(exponentials))
     return rows.xp.astype(weights, logits.dtype, copy=False)
 
 
-def _fitted(scale: Array | float, entropy: Array, rows: Rows) -> Array | float:
-    """A policy's answer as one factor a row; a plain number serves all rows."""
-    shape = getattr(scale, "shape", ())
-    if tuple(shape) == ():
-        return scale
-    if tuple(shape) != tuple(entropy.shape):
+def _one_a_row(scale: Array | float, entropy: Array, rows: Rows) -> Array | float:
+    """A policy's answer shaped to multiply the logits; a plain number serves all rows."""
+    shape = tuple(getattr(scale, "shape", ()))
+    if shape not in ((), tuple(entropy.shape)):
         raise ValueError(
-            f"the policy returned shape {tuple(shape)} for entropies of shape "
-            f"{tuple(entropy.shape)}: expected one inverse temperature a row"
+            f"the policy returned shape {shape} for entropies of shape {tuple(entropy.shape)}: "
+            "expected one inverse temperature a row"
         )
-    return rows.expand(scale)
+    return rows.expand(scale) if shape else scale

@@ -125,25 +125,26 @@ def _difference(one: Array, other: Array, xp: Any) -> Array:
     return xp.where(one == other, 0.0, one - xp.where(one == other, 0.0, other))
 
 
-def state_of(rows: Rows, scale: Array | float = 1.0) -> SoftmaxState:
-    """The state of prepared rows. With a scale, the sums are those of scale * logits (max and min
-    are not).
-    """
-    xp = rows.xp
-    exponentials = rows.exponentials(scale)
-    # Offsets may overflow to -inf once scaled; there the exponential is 0 and the product would be
-    # NaN.
-    scaled = xp.where(exponentials > 0, rows.offset * scale, 0.0)
+def state_of(rows: Rows) -> SoftmaxState:
+    """The state of prepared rows."""
+    mass, moment = sums(rows, 1.0)
     if rows.values.shape[rows.axis] == 0:
         minimum = -rows.maximum
     else:
-        visible = xp.where(rows.visible, rows.values, math.inf)
-        minimum = xp.min(visible, axis=rows.axis, keepdims=True)
-    kept = (
-        rows.maximum,
-        minimum,
-        rows.items(),
-        rows.sum(exponentials),
-        rows.sum(scaled * exponentials),
-    )
+        visible = rows.xp.where(rows.values == -math.inf, math.inf, rows.values)
+        minimum = rows.xp.min(visible, axis=rows.axis, keepdims=True)
+    kept = (rows.maximum, minimum, rows.items(), mass, moment)
     return SoftmaxState(*(rows.squeeze(array) for array in kept))
+
+
+def sums(rows: Rows, scale: Array | float) -> tuple[Array, Array]:
+    """l = sum of exp(scale * offset) and t = sum of scale * offset * exp(scale * offset)."""
+    exponentials = rows.exponentials(scale)
+    return rows.sum(exponentials), scale * rows.sum(rows.offset * exponentials)
+
+
+def entropy_of(rows: Rows, scale: Array | float) -> Float[Array, "*rows 1"]:
+    """H = log l - t / l of softmax(scale * logits); 0 for a row without items."""
+    mass, moment = sums(rows, scale)
+    mass = rows.nonzero(mass)
+    return rows.xp.log(mass) - moment / mass
