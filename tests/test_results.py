@@ -100,6 +100,22 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["example.json"]
 
 
+def test_stopped_between_the_two_files_the_old_result_is_whole(tmp_path, monkeypatch):
+    """The new arrays are written, the new JSON is not: the old JSON still finds its own arrays."""
+    path = example().with_arrays(x=np.arange(3)).save(tmp_path / "example.json")
+    original = results.write_atomically
+
+    def stop_before_json(target, content):
+        if target.suffix == ".json":
+            raise KeyboardInterrupt
+        original(target, content)
+
+    monkeypatch.setattr(results, "write_atomically", stop_before_json)
+    with pytest.raises(KeyboardInterrupt):
+        example().with_arrays(x=np.arange(9)).save(path, overwrite=True)
+    np.testing.assert_array_equal(Result.load(path).arrays["x"], np.arange(3))
+
+
 def test_a_kill_while_writing_leaves_a_whole_file(tmp_path):
     """Kill -9 a process that rewrites a result without pause: whatever is there is readable."""
     path = tmp_path / "example.json"

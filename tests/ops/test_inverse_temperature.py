@@ -130,3 +130,15 @@ def test_gives_up_never_silently_loops(monkeypatch):
 def test_bad_targets(target, kind, message):
     with pytest.raises(kind, match=message):
         sx.inverse_temperature_for_entropy(np.zeros((2, 4)), target)
+
+
+def test_masked_items_do_not_overflow_the_variance_in_float32(lib: Library, rng):
+    """An item without mass has an offset whose square float32 cannot hold."""
+    logits, where = rng.normal(size=(4, 9)), np.ones((4, 9), bool)
+    where[:, 6:] = False
+    ours = sx.inverse_temperature_for_entropy(
+        lib.array(logits, "float32"), 0.7, where=lib.array(where, "bool")
+    )
+    alone = sx.inverse_temperature_for_entropy(logits[:, :6].astype(np.float32), 0.7)
+    assert (alone > 1).all()
+    np.testing.assert_allclose(lib.numpy(ours), alone, rtol=1e-4)
