@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 
 import sharpmax as sx
 from sharpmax import ops, theory
@@ -46,6 +47,11 @@ def test_signatures():
 
 def test_the_paper_s_policy_is_spelled_out():
     assert sx.Polynomial((-0.037, 0.481, -2.3, 4.917, -1.791), threshold=0.5) == sx.PAPER
+
+
+def test_the_citation_has_the_version():
+    citation = (Path(__file__).parents[1] / "CITATION.cff").read_text("utf-8")
+    assert f"\nversion: {sx.__version__}\n" in citation
 
 
 def test_all_names_exist_and_are_few():

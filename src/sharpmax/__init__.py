@@ -1,8 +1,7 @@
 """Keep attention sharp as inputs grow: measure dispersion, bound it, and undo it.
 
 The functions here take NumPy, PyTorch or JAX arrays and give back the same kind. Importing the
-package imports none of those frameworks; attention for PyTorch is in `sharpmax.torch`, for JAX in
-`sharpmax.jax`, for Hugging Face models in `sharpmax.hf`.
+package imports none of those frameworks.
 """
 
 from sharpmax import theory

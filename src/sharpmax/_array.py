@@ -29,9 +29,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 Array: TypeAlias = Any
-"""An array of any supported library; its shape and kind stand in the signature as `Float[Array,
-"..."]`.
-"""
+"""An array of any supported library; signatures say its shape, as in `Float[Array, "..."]`."""
 
 STATISTICS_DTYPE = {
     "float16": "float32",
@@ -43,9 +41,7 @@ STATISTICS_DTYPE = {
 
 
 def namespace(**arrays: Array) -> Any:
-    """The array library that the named arguments share; None stands for an argument that was not
-    given.
-    """
+    """The array library that the named arguments share; None is an argument not given."""
     given = {name: array for name, array in arrays.items() if array is not None}
     if all(is_torch(array) for array in given.values()):
         from array_api_compat import torch
@@ -120,8 +116,8 @@ def stop_gradient(array: Array) -> Array:
 def clamp(array: Array, low: float, high: float, xp: Any) -> Array:
     """The array cut to [low, high]; NaN stays NaN, and the gradient at both ends is that of inside.
 
-    The standard's `clip` is not used: array_api_compat's writes into a new array, which cannot be
-    differentiated, and JAX's halves the gradient at the ends, where every row's maximum lies.
+    The standard's `clip` is not used: JAX's halves the gradient at the ends, and every row's
+    maximum lies at one.
     """
     if is_torch(array):
         return array.clamp(low, high)
@@ -179,14 +175,14 @@ def floating(**values: Array | float) -> tuple[Any, list[Array], bool]:
 
 
 def _common_dtype(arrays: dict[str, Array], xp: Any) -> Any:
-    """The widest statistics type among the floating arrays; whole numbers (counts) follow, or use
-    the default.
-    """
-    names = {name: dtype_name(array) for name, array in arrays.items()}
-    floats = {name for name, kind in names.items() if not kind.startswith(("int", "uint"))}
-    if not floats:
+    """The widest statistics type of the floating arrays; the default if all hold whole numbers."""
+    dtypes = [
+        statistics_dtype(name, array, xp)
+        for name, array in arrays.items()
+        if not dtype_name(array).startswith(("int", "uint"))
+    ]
+    if not dtypes:
         return xp.asarray(1.0).dtype
-    dtypes = [statistics_dtype(name, arrays[name], xp) for name in names if name in floats]
     return xp.float64 if xp.float64 in dtypes else dtypes[0]
 
 

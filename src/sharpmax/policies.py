@@ -58,13 +58,13 @@ class Constant:
 
 @dataclass(frozen=True)
 class LogLength:
-    """Sharpen by how much longer the row is than what the model was trained on, whatever its
-    entropy.
+    """Sharpen by the length of the row against that of training, whatever its entropy.
 
         inverse temperature = max(1, log n / log reference)
 
-    With it the entropy of a row of independent logits stays near what it was at `reference` items.
-    Only n counts: the items that the row can see, not the length of the tensor.
+    n is the number of items that the row can see, not the length of the tensor. Enough to hold the
+    entropy of normal logits where it was at `reference` items, but not of bounded ones, as a head
+    over a fixed vocabulary has: there it only slows the rise.
     """
 
     reference: float

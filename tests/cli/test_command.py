@@ -88,6 +88,13 @@ def test_demo_prints_the_table_and_draws(tmp_path):
     assert run("demo", "--out", str(tmp_path)).returncode == 2
 
 
+def test_demo_refuses_before_it_writes_anything(tmp_path):
+    (tmp_path / "figure5.svg").touch()
+    done = run("demo", "--out", str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["figure5.svg"]
+
+
 def test_output_survives_a_reader_that_leaves(tmp_path):
     command = f"{Path(sys.executable).with_name('sharpmax')} doctor --json | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)

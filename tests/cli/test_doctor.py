@@ -34,6 +34,7 @@ def test_missing_and_too_old(monkeypatch, capsys, installed, found, fits):
     monkeypatch.setattr(doctor.metadata, "version", version)
     check = next(check for check in doctor.examine() if check.package == "plotly")
     assert (check.found, check.fits) == (found, fits)
+    monkeypatch.setattr(doctor, "find_spec", lambda name: object())
     doctor.doctor()
     advice = "for the interactive HTML report: pip install 'sharpmax[report]'"
     assert (advice in capsys.readouterr().out) == (not fits)
@@ -41,5 +42,17 @@ def test_missing_and_too_old(monkeypatch, capsys, installed, found, fits):
 
 def test_nothing_missing_is_said(monkeypatch, capsys):
     monkeypatch.setattr(doctor.metadata, "version", lambda name: "999.0")
+    monkeypatch.setattr(doctor, "find_spec", lambda name: object())
     doctor.doctor()
     assert capsys.readouterr().out.rstrip().endswith("everything is installed")
+
+
+def test_a_part_that_is_not_written_is_not_offered(monkeypatch, capsys):
+    """Nobody is told to install an extra for something that this version does not have."""
+    monkeypatch.setattr(
+        doctor, "find_spec", lambda name: None if name == "sharpmax.app" else object()
+    )
+    doctor.doctor()
+    out = capsys.readouterr().out
+    assert "not in this version: the interactive page (extra app)" in out
+    assert "pip install 'sharpmax[app]'" not in out

@@ -217,3 +217,21 @@ def test_bad_input_gets_one_clear_sentence(call, kind, message):
     with pytest.raises(kind, match=message) as caught:
         call(np.zeros((2, 3)))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("temperature", [1e15, 1e16, 1e17, 1e20, 1e30])
+def test_masked_items_stay_out_at_any_temperature(lib: Library, temperature, dtype):
+    logits, where = (
+        lib.array([[0.0, 1.0, 2.0, -np.inf]], dtype),
+        lib.array([[True, True, False, True]], "bool"),
+    )
+    rows = lib.array([[temperature]], dtype)
+    for warmth in (temperature, rows):
+        weights = lib.numpy(sx.softmax(logits, where=where, temperature=warmth))
+        np.testing.assert_allclose(weights, [[0.5, 0.5, 0.0, 0.0]], rtol=1e-6)
+        nats = lib.numpy(sx.entropy(logits, where=where, temperature=warmth))
+        np.testing.assert_allclose(nats, [np.log(2)], rtol=1e-6)
+    policy = sx.Constant(1 / temperature)
+    flat = lib.numpy(sx.adaptive_temperature_softmax(logits, where=where, policy=policy))
+    np.testing.assert_allclose(flat, [[0.5, 0.5, 0.0, 0.0]], rtol=1e-6)

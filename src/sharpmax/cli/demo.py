@@ -10,8 +10,10 @@ from rich.table import Table
 
 from sharpmax._files import refuse_overwriting
 from sharpmax.cli.options import Out, Overwrite
-from sharpmax.cli.reproduce import run_and_draw
+from sharpmax.cli.reproduce import files_of, run_and_draw
 from sharpmax.results import Result
+
+PICTURES = ("figure1", "figure5")
 
 
 def demo(out: Out = Path("demo"), overwrite: Overwrite = False) -> None:
@@ -19,7 +21,8 @@ def demo(out: Out = Path("demo"), overwrite: Overwrite = False) -> None:
     from sharpmax.experiments import growth
 
     target = out / "growth.json"
-    refuse_overwriting([target], overwrite)
+    pictures = [path for name in PICTURES for path in files_of(name, out)]
+    refuse_overwriting([target, *pictures], overwrite)
     result = growth.run()
     written = [result.save(target, overwrite=overwrite)]
     Console().print(growth_table(result))
@@ -30,7 +33,7 @@ def demo(out: Out = Path("demo"), overwrite: Overwrite = False) -> None:
         "temperature holds out longer, then switches itself off above 5.945 nats. Hard\n"
         "selection stays sharp, but has no gradient to train with.\n"
     )
-    for name in ("figure1", "figure5"):
+    for name in PICTURES:
         written += run_and_draw(name, out, overwrite)[1]
     typer.echo("Written: " + ", ".join(str(path) for path in written))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from importlib import metadata
+from importlib.util import find_spec
 from typing import Annotated, NamedTuple
 
 import typer
@@ -15,17 +16,19 @@ from rich.table import Table
 from sharpmax import __version__
 
 ADDS = {
-    "cli": "this command, results and pictures",
-    "torch": "attention for PyTorch",
-    "jax": "attention for JAX",
-    "hf": "scan and sharpen Hugging Face models",
-    "experiments": "train and evaluate the paper's experiments",
-    "clrs": "the CLRS-Text experiment",
-    "report": "the interactive HTML report",
-    "app": "the interactive page",
-    "ray": "sweeps on a cluster",
+    "cli": ("cli", "this command, results and pictures"),
+    "torch": ("torch", "attention for PyTorch"),
+    "jax": ("jax", "attention for JAX"),
+    "hf": ("hf", "scan and sharpen Hugging Face models"),
+    "experiments": ("experiments.max_retrieval", "train and evaluate the paper's experiments"),
+    "clrs": ("experiments.clrs_text", "the CLRS-Text experiment"),
+    "report": ("report", "the interactive HTML report"),
+    "app": ("app", "the interactive page"),
+    "ray": ("experiments.leaderboard", "sweeps on a cluster"),
 }
-"""The extras of the package and what each is for; `all` is all of them."""
+"""The extras: the part of the package that each serves, and what it is for; `all` is all of them.
+
+An extra is named before its part is written; until then `doctor` says so and advises no install."""
 
 
 class Check(NamedTuple):
@@ -50,11 +53,18 @@ def doctor(
     console = Console()
     console.print(_table(checks))
     lacking = {check.extra for check in checks if not check.fits}
-    for extra, purpose in ADDS.items():
-        if extra in lacking:
+    for extra, (_, purpose) in ADDS.items():
+        if not is_written(extra):
+            typer.echo(f"not in this version: {purpose} (extra {extra})")
+        elif extra in lacking:
             typer.echo(f"for {purpose}: pip install 'sharpmax[{extra}]'")
     if not lacking:
         typer.echo("everything is installed")
+
+
+def is_written(extra: str) -> bool:
+    """Whether this version has the part that the extra serves."""
+    return find_spec(f"sharpmax.{ADDS[extra][0]}") is not None
 
 
 def examine() -> list[Check]:
@@ -113,7 +123,7 @@ def _table(checks: list[Check]) -> Table:
             check.package,
             check.wanted,
             state if check.fits or check.found is None else f"{state} (does not fit)",
-            ADDS.get(check.extra, "functions on arrays") if first else "",
+            ADDS.get(check.extra, ("", "functions on arrays"))[1] if first else "",
             style=None if check.fits else "dim",
         )
         previous = check.extra

@@ -40,14 +40,17 @@ def reproduce(
         typer.echo(path)
 
 
+def files_of(name: str, out: Path) -> list[Path]:
+    """What reproducing this writes."""
+    return [(out / name).with_suffix(suffix) for suffix in (".json", ".png", ".svg")]
+
+
 def run_and_draw(name: str, out: Path, overwrite: bool) -> tuple[Result, list[Path]]:
     """The result and the files written; what exists is refused before any work is done."""
     if name not in EXPERIMENTS:
         raise UserError(f"cannot reproduce {name!r}: expected one of {', '.join(EXPERIMENTS)}")
     stem = out / name
-    refuse_overwriting(
-        [stem.with_suffix(suffix) for suffix in (".json", ".png", ".svg")], overwrite
-    )
+    refuse_overwriting(files_of(name, out), overwrite)
     # Imported late: `sharpmax --help` should not wait for the drawing library.
     from sharpmax import plot
     from sharpmax.plot import style

@@ -1,5 +1,4 @@
-"""The same logits, more and more of them: what softmax, adaptive temperature and hard selection
-make of it.
+"""The same logits, more and more of them, under softmax, adaptive temperature, hard selection.
 
 One vector of logits, drawn once: a maximum at `spread` in front, the others uniform below it. Of it
 the first n are shown, so nothing changes from row to row but the number of items.

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
 NOTHING = -1e20
-"""The offset of an item without mass. exp of it is 0 at any temperature below 1e18, but unlike -inf
-it may be multiplied: by a zero weight, and by a gradient that is zero."""
+"""The offset of an item without mass: unlike -inf it may be multiplied by a weight or a gradient
+that is zero. A logit further than this below its row's maximum counts as -inf."""
+
+VANISHES = 1e-16
+"""From this scale on, exp(scale * NOTHING) is 0 by itself in every type."""
 
 
 class Rows(NamedTuple):
@@ -41,8 +44,13 @@ class Rows(NamedTuple):
 
     def exponentials(self, scale: Array | float) -> Float[Array, "*rows items"]:
         """exp(scale * (logit - maximum))."""
-        plain = isinstance(scale, float) and scale == 1.0
-        return self.xp.exp(self.offset if plain else self.offset * scale)
+        if isinstance(scale, float) and scale == 1.0:
+            return self.xp.exp(self.offset)
+        exponentials = self.xp.exp(self.offset * scale)
+        if isinstance(scale, float) and scale >= VANISHES:
+            return exponentials
+        # At an extreme temperature, or one that cannot be read, a masked item must stay at 0.
+        return self.xp.where(self.offset == NOTHING, 0.0, exponentials)
 
     def items(self) -> Int[Array, "*rows 1"]:
         """How many items each row has."""

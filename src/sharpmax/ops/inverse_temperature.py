@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
 MOST_STEPS = 200
-"""Newton needs about ten; bisection alone halves any float64 bracket to a point in far fewer than
-this.
-"""
+"""A bound on the loop, not a setting: a dozen steps are usual."""
 
 
 def inverse_temperature_for_entropy(
@@ -25,8 +23,7 @@ def inverse_temperature_for_entropy(
     where: Bool[Array, "*rows items"] | None = None,
     axis: int = -1,
 ) -> Float[Array, "*rows"]:
-    """The smallest inverse temperature, 1 or more, at which a row's entropy is at most `target`
-    nats.
+    """The smallest inverse temperature from 1 up that brings a row's entropy to `target` nats.
 
     Entropy falls as the inverse temperature b rises, with slope dH/db = -b Var_p(e) (Proposition
     3.2 of arXiv 2410.01104), so this is a monotone root: Newton steps, kept inside a bracket by
@@ -119,9 +116,7 @@ def _inside(newton: Array, low: Array, high: Array, xp: Any) -> Array:
 
 
 def _with_gradient(solution: Array, rows: Rows, goal: Array) -> Array:
-    """One more Newton step, on the graph: the implicit function theorem's gradient and a last
-    digit.
-    """
+    """One more Newton step, on the graph: it has the implicit function theorem's gradient."""
     xp = rows.xp
     active = (solution > 1) & (solution < math.inf)
     scale = xp.where(active, solution, 1.0)

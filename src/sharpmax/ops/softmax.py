@@ -46,8 +46,7 @@ def adaptive_temperature_softmax(
 ) -> Float[Array, "*rows items"]:
     """Sharpen each row by as much as its own entropy asks for.
 
-        weights = softmax(policy(H, n) * logits),   H = entropy(logits),   n = number of items of
-        the row
+        weights = softmax(policy(H, n) * logits),   H = entropy(logits),   n = number of items
 
     With the default policy this is Figure 4 of arXiv 2410.01104 (`sharpmax.PAPER`), with the
     entropy computed exactly rather than with 1e-9 inside its logarithm. The gradient runs through

@@ -46,8 +46,7 @@ def product_spread_bound(
     *,
     scale: float = 1.0,
 ) -> Float[Array, "*heads"]:
-    """`spread_bound` with sigma_max(Q^T K) instead of sigma_max(Q) sigma_max(K); never larger,
-    often much smaller.
+    """`spread_bound` with sigma_max(Q^T K) instead of sigma_max(Q) sigma_max(K): never larger.
 
     The logit is y^T (Q^T K) x, and only the product acts: its largest singular value is at most the
     product of the two, with equality only if the directions that Q and K stretch most are the same.
