@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import sharpmax as sx
@@ -77,6 +77,9 @@ def test_saturating_is_the_running_maximum(lib: Library):
     st.lists(st.floats(-2, 2), min_size=1, max_size=6),
     st.floats(0, 3),
 )
+@example([-4.9e-229, 1.0, 0.0, 0.0], 0.0)  # a maximum at 1e228 nats
+@example([5e-324, 1.0, 0.0, 0.0], 0.0)  # cannot be divided by
+@example([0.0, 0.0], 0.0)
 def test_saturating_any_polynomial(coefficients, threshold):
     policy = sx.Polynomial(tuple(coefficients), threshold=threshold)
     nats = np.linspace(0, 8, 4001)

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     Count = Int[Array, "*rows"] | int
 
 
+MOST_NATS = 63 * math.log(2)
+"""No row has more entropy: an int64 counts no more items."""
+
+
 class Policy(Protocol):
     """From entropy in nats and number of items to an inverse temperature, row by row."""
 
@@ -129,19 +133,29 @@ class Polynomial:
         threshold.
         """
         polynomial = np.poly1d(self.coefficients)
-        turning = polynomial.deriv().roots
-        maxima = [
-            float(root.real)
-            for root in np.atleast_1d(turning)
-            if abs(root.imag) < 1e-9
-            and root.real > self.threshold
-            and polynomial.deriv(2)(root.real) < 0
-        ]
+        maxima = [entropy for entropy in _maxima(self.coefficients) if entropy > self.threshold]
         return tuple(
             (entropy, float(polynomial(entropy)))
             for entropy in sorted([self.threshold, *maxima])
             if polynomial(entropy) > 1
         )
+
+
+def _maxima(coefficients: tuple[float, ...]) -> list[float]:
+    """The entropies that a row can have, 0 to MOST_NATS, at which a polynomial is largest nearby.
+
+    Solved in h / MOST_NATS, where a leading coefficient too small to change a value anywhere can be
+    told and dropped: dividing by it would overflow, or put a maximum where no row is.
+    """
+    powers = np.arange(len(coefficients))[::-1]
+    scaled = np.asarray(coefficients) * MOST_NATS**powers
+    felt = np.abs(scaled) > np.finfo(np.float64).eps * np.abs(scaled).max()
+    polynomial = np.poly1d(scaled[np.argmax(felt) :])
+    return [
+        float(root.real) * MOST_NATS
+        for root in np.atleast_1d(polynomial.deriv().roots)
+        if abs(root.imag) < 1e-9 and 0 < root.real < 1 and polynomial.deriv(2)(root.real) < 0
+    ]
 
 
 PAPER = Polynomial((-0.037, 0.481, -2.3, 4.917, -1.791), threshold=0.5)
