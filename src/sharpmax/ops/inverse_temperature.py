@@ -30,8 +30,8 @@ def inverse_temperature_for_entropy(
     bisection, all rows at once.
 
     1 where the row is sharp enough already; inf where no temperature is low enough, because k
-    logits share the maximum and target <= log k; NaN where the row has a NaN. Differentiable in the
-    logits and in the target.
+    logits share the maximum and target <= log k (or are closer than 1 / the largest number); NaN
+    where the row has a NaN. Differentiable in the logits and in the target.
     """
     rows = prepare(logits, where, axis)
     goal = _goal(target, rows, logits)
@@ -91,7 +91,8 @@ def _solve(rows: Rows, goal: Array) -> Array:
         low = xp.where((high > low) & (found | (excess > 0)), scale, low)
         high = xp.where(found | (excess <= 0), xp.minimum(high, scale), high)
         slope = scale * variance
-        newton = xp.where(slope > 0, scale + excess / xp.where(slope > 0, slope, 1.0), low)
+        usable = _usable(slope, excess, xp)
+        newton = xp.where(usable, scale + excess / xp.where(usable, slope, 1.0), low)
         return _inside(newton, low, high, xp), low, high, steps + 1
 
     state = (one, one, xp.where(unsolved, math.inf, one), xp.zeros_like(goal))
@@ -115,6 +116,11 @@ def _inside(newton: Array, low: Array, high: Array, xp: Any) -> Array:
     return xp.where((newton > low) & (newton < farthest), newton, middle)
 
 
+def _usable(slope: Array, excess: Array, xp: Any) -> Array:
+    """Where a Newton step is finite: logits closer than 1e-160 have a variance of 0, or nearly."""
+    return slope > xp.abs(excess) / float(xp.finfo(slope.dtype).max)
+
+
 def _with_gradient(solution: Array, rows: Rows, goal: Array) -> Array:
     """One more Newton step, on the graph: it has the implicit function theorem's gradient."""
     xp = rows.xp
@@ -122,5 +128,5 @@ def _with_gradient(solution: Array, rows: Rows, goal: Array) -> Array:
     scale = xp.where(active, solution, 1.0)
     entropy, variance = entropy_and_variance(rows, scale)
     slope = _array.stop_gradient(scale * variance)
-    usable = active & (slope > 0)
+    usable = active & _usable(slope, entropy - goal, xp)
     return xp.where(usable, scale + (entropy - goal) / xp.where(usable, slope, 1.0), solution)
