@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 Array: TypeAlias = Any
 """An array of any supported library; signatures say its shape, as in `Float[Array, "..."]`."""
 
+LOG2_E = math.log2(math.e)
+
 STATISTICS_DTYPE = {
     "float16": "float32",
     "bfloat16": "float32",
@@ -124,6 +126,16 @@ def clamp(array: Array, low: float, high: float, xp: Any) -> Array:
     if isinstance(array, np.ndarray):
         return np.clip(array, low, high)
     return xp.where(array < low, low, xp.where(array > high, high, array))
+
+
+def exp(array: Array, xp: Any) -> Array:
+    """exp, by way of exp2 for torch.
+
+    torch's exp on CPUs takes 10 to 50 times as long where the answer underflows (2.13, float32:
+    below -87), which is every masked item; its exp2 does not. The product costs a rounding of the
+    argument, the same as the argument's own.
+    """
+    return xp.exp2(array * LOG2_E) if is_torch(array) else xp.exp(array)
 
 
 def while_loop(

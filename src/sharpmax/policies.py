@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -34,6 +34,26 @@ class Policy(Protocol):
     def __call__(self, entropy: Entropy, count: Count, /) -> Any: ...
 
 
+def needs_entropy(policy: Policy) -> bool:
+    """Whether a policy looks at the entropy; one that says `needs_entropy = False` does not.
+
+    Attention then saves the pass over the keys that finds it.
+    """
+    return bool(getattr(policy, "needs_entropy", True))
+
+
+def inverse_temperatures(policy: Policy, entropy: Array, count: Array) -> Float[Array, "*rows"]:
+    """The policy's answer for every row; a plain number serves them all."""
+    answer = policy(entropy, count)
+    shape = tuple(getattr(answer, "shape", ()))
+    if shape not in ((), tuple(entropy.shape)):
+        raise ValueError(
+            f"the policy returned shape {shape} for entropies of shape {tuple(entropy.shape)}: "
+            "expected one inverse temperature a row"
+        )
+    return answer if shape else _array.namespace(entropy=entropy).zeros_like(entropy) + answer
+
+
 @runtime_checkable
 class HasPeaks(Protocol):
     """A policy that knows where its inverse temperature stops rising with the entropy."""
@@ -47,6 +67,7 @@ class Constant:
     """The same inverse temperature in every row. `Constant(1.0)` is plain attention."""
 
     inverse_temperature: float
+    needs_entropy: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _array.positive_number("inverse_temperature", self.inverse_temperature)
@@ -72,6 +93,7 @@ class LogLength:
     """
 
     reference: float
+    needs_entropy: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not _array.is_number(self.reference) or not 1 < self.reference < math.inf:
@@ -119,12 +141,12 @@ class Polynomial:
         object.__setattr__(self, "coefficients", coefficients)
 
     def __call__(self, entropy: Entropy, count: Count, /) -> Any:
-        xp, (entropy, _), number = _array.floating(entropy=entropy, count=count)
-        value = xp.full_like(entropy, self.coefficients[0])
-        for coefficient in self.coefficients[1:]:
+        xp, (entropy,), number = _array.floating(entropy=entropy)
+        first, *rest = self.coefficients
+        value = entropy * first + rest[0] if rest else xp.full_like(entropy, first)
+        for coefficient in rest[1:]:
             value = value * entropy + coefficient
-        # Written so that a NaN entropy stays NaN.
-        sharpened = xp.where(value < 1, 1.0, value)
+        sharpened = _array.clamp(value, 1.0, math.inf, xp)  # a NaN entropy stays NaN
         return _array.restored(xp.where(entropy <= self.threshold, 1.0, sharpened), number)
 
     @property
@@ -194,6 +216,10 @@ class Saturating:
         for where, peak in self._held:
             value = xp.where((entropy > where) & (value < peak), peak, value)
         return _array.restored(value, number)
+
+    @property
+    def needs_entropy(self) -> bool:
+        return bool(self._held) or needs_entropy(self.policy)
 
     @property
     def peaks(self) -> tuple[tuple[float, float], ...]:

@@ -45,8 +45,8 @@ class Rows(NamedTuple):
     def exponentials(self, scale: Array | float) -> Float[Array, "*rows items"]:
         """exp(scale * (logit - maximum))."""
         if isinstance(scale, float) and scale == 1.0:
-            return self.xp.exp(self.offset)
-        exponentials = self.xp.exp(self.offset * scale)
+            return _array.exp(self.offset, self.xp)
+        exponentials = _array.exp(self.offset * scale, self.xp)
         if isinstance(scale, float) and scale >= VANISHES:
             return exponentials
         # At an extreme temperature, or one that cannot be read, a masked item must stay at 0.

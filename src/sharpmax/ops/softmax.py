@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sharpmax._array import Array
 from sharpmax.ops._rows import Rows, inverse_temperature, prepare
 from sharpmax.ops.state import entropy_of
-from sharpmax.policies import PAPER, Policy
+from sharpmax.policies import PAPER, Policy, inverse_temperatures
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -54,22 +54,11 @@ def adaptive_temperature_softmax(
     """
     rows = prepare(logits, where, axis)
     entropy = rows.squeeze(entropy_of(rows, 1.0))
-    scale = policy(entropy, rows.squeeze(rows.items()))
-    return _weights(rows, _one_a_row(scale, entropy, rows), logits)
+    scale = inverse_temperatures(policy, entropy, rows.squeeze(rows.items()))
+    return _weights(rows, rows.expand(scale), logits)
 
 
 def _weights(rows: Rows, scale: Array | float, logits: Array) -> Array:
     exponentials = rows.exponentials(scale)
     weights = exponentials / rows.nonzero(rows.sum(exponentials))
     return rows.xp.astype(weights, logits.dtype, copy=False)
-
-
-def _one_a_row(scale: Array | float, entropy: Array, rows: Rows) -> Array | float:
-    """A policy's answer shaped to multiply the logits; a plain number serves all rows."""
-    shape = tuple(getattr(scale, "shape", ()))
-    if shape not in ((), tuple(entropy.shape)):
-        raise ValueError(
-            f"the policy returned shape {shape} for entropies of shape {tuple(entropy.shape)}: "
-            "expected one inverse temperature a row"
-        )
-    return rows.expand(scale) if shape else scale

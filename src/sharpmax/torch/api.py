@@ -1,0 +1,194 @@
+"""Attention for PyTorch that knows how dispersed it is: what users call.
+
+The name of a function says what is computed, `impl` says how:
+
+- `"reference"`: readable, holds the whole matrix; the specification, and any normaliser.
+- `"streaming"`: plain torch by blocks of rows; every option, device and type.
+- `"fused"`: two calls of a fused kernel that returns the log-sum-exp; see `fused.refusal` for what
+  it cannot do.
+- `"auto"`: `reference` if a normaliser is given; `streaming` for the output on a CPU without
+  gradients, where it is the faster one; else `fused` where it can do all that is asked; else
+  `streaming`.
+
+An implementation asked for by name runs or raises.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from sharpmax.policies import PAPER, Policy
+from sharpmax.torch import fused, reference, streaming
+from sharpmax.torch.problem import Problem, pose
+from sharpmax.torch.reference import Normaliser
+from sharpmax.torch.stats import AttentionOutput, AttentionStats
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+    Mask = (
+        Bool[Tensor, "*batch|1 heads|1 query|1 key|1"]
+        | Float[Tensor, "*batch|1 heads|1 query|1 key|1"]
+    )
+
+IMPLEMENTATIONS = ("auto", "reference", "streaming", "fused")
+
+
+def scaled_dot_product_attention(
+    query: Float[Tensor, "*batch heads query dim"],
+    key: Float[Tensor, "*batch kv_heads key dim"],
+    value: Float[Tensor, "*batch kv_heads key value_dim"],
+    attn_mask: Mask | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    softcap: float | None = None,
+    sinks: Float[Tensor, " heads"] | None = None,
+    policy: Policy = PAPER,
+    normaliser: Normaliser | None = None,
+    impl: str = "auto",
+) -> Float[Tensor, "*batch heads query value_dim"]:
+    """Attention whose rows are sharpened by as much as their entropy asks for; in place of
+    `torch.nn.functional.scaled_dot_product_attention`, argument by argument.
+
+        output_i = sum_j softmax_j(b_i * s_ij) v_j,    b_i = policy(H_i, n_i)
+        s_ij = scale * <q_i, k_j>, with a softcap c * tanh(s_ij / c), plus the additive mask
+
+    H_i is the entropy of softmax(s_i) and n_i the number of keys that query i can see. A query that
+    sees nothing gives zeros. A boolean mask is True where a key may be seen. An additive mask is
+    part of the logit and sharpened with it; -inf, and the lowest number of its type, hide the key.
+    `sinks` is one logit a head that takes part in the normalisation, is not sharpened, and whose
+    weight goes nowhere. `is_causal` lets query i see keys 0 to i, and may be combined with a mask.
+
+    `policy=sharpmax.Constant(1.0)` is plain attention. `normaliser(logits, where=, axis=-1)`
+    replaces the softmax altogether.
+    """
+    problem = pose(
+        query,
+        key,
+        value,
+        attn_mask=attn_mask,
+        dropout_p=dropout_p,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=enable_gqa,
+        softcap=softcap,
+        sinks=sinks,
+    )
+    output, _ = _dispatch(problem, policy, normaliser, impl, stats=False)
+    return output
+
+
+def attention(
+    query: Float[Tensor, "*batch heads query dim"],
+    key: Float[Tensor, "*batch kv_heads key dim"],
+    value: Float[Tensor, "*batch kv_heads key value_dim"],
+    *,
+    attn_mask: Mask | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    softcap: float | None = None,
+    sinks: Float[Tensor, " heads"] | None = None,
+    policy: Policy = PAPER,
+    normaliser: Normaliser | None = None,
+    impl: str = "auto",
+) -> AttentionOutput:
+    """The same as `scaled_dot_product_attention`, with the statistics of each row beside it."""
+    problem = pose(
+        query,
+        key,
+        value,
+        attn_mask=attn_mask,
+        dropout_p=dropout_p,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=enable_gqa,
+        softcap=softcap,
+        sinks=sinks,
+    )
+    return AttentionOutput(*_dispatch(problem, policy, normaliser, impl, stats=True))
+
+
+def attention_stats(
+    query: Float[Tensor, "*batch heads query dim"],
+    key: Float[Tensor, "*batch kv_heads key dim"],
+    *,
+    attn_mask: Mask | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    softcap: float | None = None,
+    policy: Policy = PAPER,
+    impl: str = "auto",
+) -> AttentionStats:
+    """How spread out each row of attention is, without computing its output and without the matrix
+    of weights: the entropy that fused kernels do not give.
+    """
+    problem = pose(
+        query,
+        key,
+        None,
+        attn_mask=attn_mask,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=enable_gqa,
+        softcap=softcap,
+    )
+    return _dispatch(problem, policy, None, impl, stats=True)[1]
+
+
+def _dispatch(
+    problem: Problem, policy: Policy, normaliser: Normaliser | None, impl: str, *, stats: bool
+) -> tuple[Any, Any]:
+    chosen = _choose(problem, policy, normaliser, impl)
+    if chosen == "reference":
+        return reference.attend(problem, policy, normaliser)
+    if chosen == "streaming":
+        return streaming.attend(problem, policy, stats)
+    return fused.attend(problem, policy, stats)
+
+
+def _choose(problem: Problem, policy: Policy, normaliser: Normaliser | None, impl: str) -> str:
+    if impl not in IMPLEMENTATIONS:
+        expected = ", ".join(map(repr, IMPLEMENTATIONS))
+        raise ValueError(f"impl must be one of {expected}, got {impl!r}")
+    if not callable(policy):
+        raise TypeError(
+            f"policy must be a function of (entropy, count), got {policy!r}; "
+            "sharpmax.Constant(1.0) is plain attention"
+        )
+    if normaliser is not None:
+        return _only_reference(problem, policy, impl)
+    if impl in ("reference", "streaming"):
+        return impl
+    on_cpu = problem.query.device.type == "cpu"
+    if impl == "auto" and on_cpu and problem.value is not None and not problem.differentiates:
+        return "streaming"
+    reason = fused.refusal(problem)
+    if reason is None:
+        return "fused"
+    if impl == "fused":
+        raise NotImplementedError(
+            f'impl="fused" cannot do {reason}; use impl="streaming" or leave the choice to "auto"'
+        )
+    return "streaming"
+
+
+def _only_reference(problem: Problem, policy: Policy, impl: str) -> str:
+    """A normaliser of the user's needs whole rows, and replaces the policy."""
+    if impl not in ("auto", "reference"):
+        raise NotImplementedError(f'impl="{impl}" cannot take a normaliser; use "reference"')
+    if policy is not PAPER:
+        raise ValueError(
+            f"normaliser replaces the softmax that policy={policy!r} would sharpen: give one of "
+            "them"
+        )
+    if problem.sinks is not None:
+        raise NotImplementedError("sinks are a part of softmax and do not go with a normaliser")
+    return "reference"

@@ -1,0 +1,76 @@
+"""Exact attention in plain torch with memory bounded by a block: every device, type and option."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sharpmax.policies import Policy, inverse_temperatures
+from sharpmax.torch import blocks
+from sharpmax.torch.blocks import Block, Rows
+from sharpmax.torch.problem import Problem
+from sharpmax.torch.stats import AttentionStats
+
+
+def attend(
+    problem: Problem, policy: Policy, stats: bool
+) -> tuple[Tensor | None, AttentionStats | None]:
+    """Output if there are values, statistics if asked, as `reference` defines them."""
+    found = _Attended(*blocks.over_blocks(problem, functools.partial(_attend, problem, policy)))
+    output = None if problem.value is None else problem.restore(found.output)
+    if not stats:
+        return output, None
+    return output, AttentionStats(
+        entropy=problem.restore(found.entropy),
+        log_sum_exp=problem.restore(found.log_sum_exp),
+        count=problem.restore(found.items),
+        inverse_temperature=problem.restore(found.inverse_temperature),
+        extremes=functools.partial(blocks.extremes, problem),
+    )
+
+
+class _Attended(NamedTuple):
+    """What is known of each row, [batch kv_heads group query]; `output` has one axis more."""
+
+    entropy: Tensor
+    log_sum_exp: Tensor
+    items: Tensor
+    inverse_temperature: Tensor
+    output: Tensor
+
+
+def _attend(problem: Problem, policy: Policy, block: Block) -> _Attended:
+    bits, where = blocks.logits_of(problem, block, blocks.BITS)
+    count = blocks.count_of(problem, block, where, bits.shape)
+    rows = blocks.rows_of(bits, block)
+    total, moment = rows.sums(block)
+    total = total.clamp(min=1)  # it is 1 or more, but 0 in a row without keys
+    log_total = total.log()
+    entropy = log_total - moment / total
+    factor = inverse_temperatures(policy, entropy, count)
+    return _Attended(
+        entropy=entropy,
+        # The maximum is a constant of the graph: `total` is relative to it.
+        log_sum_exp=rows.maximum + log_total,
+        items=count,
+        inverse_temperature=factor,
+        output=_output(problem, block, rows, factor),
+    )
+
+
+def _output(problem: Problem, block: Block, rows: Rows, factor: Tensor) -> Tensor:
+    if problem.value is None:
+        return factor.new_empty(*factor.shape, 0)
+    weighted, mass = blocks.weighted_sum(problem, block, rows, factor)
+    mass = mass.clamp(min=1)
+    output = weighted / mass[..., None]
+    if problem.sinks is not None:
+        # One more item competes: the keys keep 1 / (1 + exp(sink - log_sum_exp)) of the sharpened
+        # row. The top of a row without keys is made a number; its output is zero already.
+        sinks = problem.sinks[block.heads].to(problem.wide)[None, :, :, None]
+        top = rows.maximum.clamp(min=torch.finfo(problem.wide).min)
+        output = output * torch.sigmoid(factor * top + mass.log() - sinks)[..., None]
+    return output.to(problem.query.dtype)
