@@ -61,7 +61,7 @@ class SoftmaxState(NamedTuple):
         xp = _array.namespace(self=self.max, other=other.max)
         maximum = xp.maximum(self.max, other.max)
         top = _array.stop_gradient(maximum)
-        mine, theirs = self._moved_to(top, xp), other._moved_to(top, xp)
+        mine, theirs = self.relative_to(top), other.relative_to(top)
         return SoftmaxState(
             max=maximum,
             min=xp.minimum(self.min, other.min),
@@ -111,8 +111,9 @@ class SoftmaxState(NamedTuple):
         """sum_exp, with 1 instead of the 0 of a row without items."""
         return self._xp.where(self.sum_exp == 0, 1.0, self.sum_exp)
 
-    def _moved_to(self, top: Array, xp: Any) -> tuple[Array, Array]:
-        """(l, t) relative to a maximum that is at least ours."""
+    def relative_to(self, top: Array) -> tuple[Array, Array]:
+        """(l, t) relative to a maximum that is at least ours: such sums may simply be added."""
+        xp = self._xp
         distance = _difference(_array.stop_gradient(self.max), top, xp)
         factor = xp.exp(distance)
         # A distance of -inf comes with a factor of 0, and their product is NaN.

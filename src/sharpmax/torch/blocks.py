@@ -163,10 +163,10 @@ def logits_of(
     # In place, on what was just made.
     if where is not None:
         logits = logits.masked_fill_(~where, -torch.inf)
-    if problem.causal and block.rows.start < block.keys.stop:
+    if problem.causal:
         # Only the last columns are beyond the edge of any row.
-        edge = slice(block.rows.start, block.keys.stop)
-        hidden = ~causal_mask(block.rows, block.keys.stop, logits.device)[:, edge]
+        edge = slice(max(0, block.rows.start - problem.first_key), block.keys.stop)
+        hidden = ~causal_mask(problem, block)[:, edge]
         logits[..., edge].masked_fill_(hidden, -torch.inf)
     return logits, where
 
@@ -190,9 +190,10 @@ def count_of(problem: Problem, block: Block, where: Tensor | None, shape: torch.
     if problem.causal:
         reach = torch.arange(
             block.rows.start + 1, block.rows.stop + 1, dtype=torch.int32, device=device
-        ).clamp(max=block.keys.stop)
+        )
+        reach = (reach - problem.first_key).clamp(0, block.keys.stop)
         if where is not None:
-            where = where & causal_mask(block.rows, block.keys.stop, device)
+            where = where & causal_mask(problem, block)
     else:
         reach = torch.full((shape[3],), block.keys.stop, dtype=torch.int32, device=device)
     if where is None:
@@ -231,16 +232,20 @@ def _extremes(problem: Problem, block: Block) -> tuple[Tensor, Tensor]:
     return logits.amax(-1), torch.where(logits == -torch.inf, torch.inf, logits).amin(-1)
 
 
-def causal_mask(rows: slice, keys: int, device: torch.device) -> Bool[Tensor, "rows key"]:
-    """Query i sees keys 0 to i."""
-    row = torch.arange(rows.start, rows.stop, device=device)
-    return torch.arange(keys, device=device) <= row[:, None]
+def causal_mask(problem: Problem, block: Block) -> Bool[Tensor, "query key"]:
+    """Which keys are not later than the query."""
+    device = problem.query.device
+    query = torch.arange(block.rows.start, block.rows.stop, device=device)
+    key = torch.arange(block.keys.stop, device=device) + problem.first_key
+    return key <= query[:, None]
 
 
 def _keys(problem: Problem, rows: slice) -> slice:
     """The keys that any of these rows can see: a causal block stops at its last row."""
     keys = problem.key.shape[2]
-    return slice(0, min(rows.stop, keys) if problem.causal else keys)
+    if not problem.causal:
+        return slice(0, keys)
+    return slice(0, min(max(0, rows.stop - problem.first_key), keys))
 
 
 def _part(mask: Tensor, block: Block) -> Tensor:

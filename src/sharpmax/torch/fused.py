@@ -103,7 +103,7 @@ def visible_keys(problem: Problem) -> Int[Tensor, "batch kv_heads group query"]:
 
 def _seen(mask: Tensor, rows: slice) -> Tensor:
     """Rows of a mask, causal as well."""
-    return mask[..., rows, :] & blocks.causal_mask(rows, mask.shape[-1], mask.device)
+    return mask[..., rows, :] & kernels.earlier(rows, mask.shape[-1], mask.device)
 
 
 def _fast_type(problem: Problem) -> torch.dtype:

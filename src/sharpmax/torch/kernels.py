@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sharpmax.torch.blocks import causal_mask
-
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
@@ -89,7 +87,7 @@ def run(
     for part in row_parts(mask, query.shape[2]):
         rows, seen = query[:, :, part], mask[:, :, part]
         if causal:
-            seen = seen & causal_mask(part, mask.shape[3], mask.device)
+            seen = seen & earlier(part, mask.shape[3], mask.device)
         bias = additive(seen, rows)
         output, total = _call(kernel, rows, key, value, bias, False, scale)
         outputs.append(output)
@@ -126,6 +124,12 @@ def row_parts(mask: Bool[Tensor, "*lead rows key"], rows: int) -> Iterator[slice
     step = max(1, MASKED_ROWS * mask.shape[-2] // max(1, mask.numel()))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
+
+
+def earlier(rows: slice, keys: int, device: torch.device) -> Bool[Tensor, "rows key"]:
+    """Query i sees keys 0 to i."""
+    row = torch.arange(rows.start, rows.stop, device=device)
+    return torch.arange(keys, device=device) <= row[:, None]
 
 
 def _last_axis_dense(tensor: Tensor) -> Tensor:

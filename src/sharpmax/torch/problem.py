@@ -39,11 +39,13 @@ class Problem:
     """True = the query may see the key."""
     bias: Float[Tensor, "batch|1 kv_heads|1 group|1 query|1 key|1"] | None
     causal: bool
-    """Query i sees keys 0 to i, as torch aligns them."""
+    """Query i sees keys up to position i, the first key being at `first_key`."""
     scale: float
     softcap: float | None
     sinks: Float[Tensor, "kv_heads group"] | None
     dropout: float
+    first_key: int
+    """0, as torch aligns queries and keys, but for a part of the keys of a longer sequence."""
     rows: tuple[int, ...]
     """The caller's shape of the queries without their last axis: [*batch, heads, query]."""
 
@@ -105,6 +107,7 @@ def pose(
         softcap=None if softcap is None else _array.positive_number("softcap", softcap),
         sinks=None if sinks is None else _sinks(sinks, query, (kv_heads, group)),
         dropout=_probability(dropout_p),
+        first_key=0,
         rows=(*lead, *([heads] if query.ndim > 2 else []), queries),
     )
 

@@ -75,7 +75,7 @@ def visible(problem: Problem) -> Bool[Tensor, "batch kv_heads group query key"]:
     shape = (*problem.query.shape[:4], problem.key.shape[2])
     seen = torch.ones(shape, dtype=torch.bool, device=problem.query.device)
     if problem.causal:
-        seen = seen.tril()
+        seen = seen.tril(-problem.first_key)
     if problem.mask is not None:
         seen = seen & problem.mask
     if problem.bias is not None:

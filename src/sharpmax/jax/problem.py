@@ -1,0 +1,149 @@
+"""One attention call in JAX, checked and brought to one shape."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from sharpmax import _array
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+
+class Inputs(NamedTuple):
+    """The arrays of a problem. Query heads that share a key head lie together in `group`."""
+
+    query: Float[Array, "batch query kv_heads group dim"]
+    key: Float[Array, "batch key kv_heads dim"]
+    value: Float[Array, "batch key kv_heads value_dim"] | None
+    bias: Float[Array, "batch|1 kv_heads|1 group|1 query|1 key|1"] | None
+    mask: Bool[Array, "batch|1 kv_heads|1 group|1 query|1 key|1"] | None
+    query_lengths: Int[Array, " batch"] | None
+    key_lengths: Int[Array, " batch"] | None
+    scale: Float[Array, ""]
+    first_key: Int[Array, ""]
+    """Position of the first key: 0, but for a part of the keys of a longer sequence."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a compiled program is made for."""
+
+    causal: bool
+    window: tuple[int, int] | None
+
+
+def pose(
+    query: Any,
+    key: Any,
+    value: Any | None,
+    bias: Any | None,
+    mask: Any | None,
+    *,
+    scale: float | None,
+    is_causal: bool,
+    query_seq_lengths: Any | None,
+    key_value_seq_lengths: Any | None,
+    local_window_size: int | tuple[int, int] | None,
+) -> tuple[Inputs, Settings]:
+    """Check the arguments, which are those of `jax.nn.dot_product_attention`."""
+    query, key = jnp.asarray(query), jnp.asarray(key)
+    value = None if value is None else jnp.asarray(value)
+    _check(query, key, value)
+    if query.ndim == 3:
+        query, key = query[None], key[None]
+        value = None if value is None else value[None]
+    batch, queries, heads, dim = query.shape
+    keys, kv_heads = key.shape[1:3]
+    shape = (batch, heads, queries, keys)
+    group = heads // kv_heads
+    wide = _array.statistics_dtype("query", query, jnp)
+    inputs = Inputs(
+        query=query.reshape(batch, queries, kv_heads, group, dim),
+        key=key,
+        value=value,
+        bias=_grouped("bias", bias, shape, kv_heads, None),
+        mask=_grouped("mask", mask, shape, kv_heads, "bool"),
+        query_lengths=_lengths("query_seq_lengths", query_seq_lengths, batch),
+        key_lengths=_lengths("key_value_seq_lengths", key_value_seq_lengths, batch),
+        scale=jnp.asarray(1 / math.sqrt(dim) if scale is None else scale, wide),
+        first_key=jnp.zeros((), jnp.int32),
+    )
+    return inputs, Settings(bool(is_causal), _window(local_window_size))
+
+
+def _check(query: Array, key: Array, value: Array | None) -> None:
+    shapes = f"query {query.shape}, key {key.shape}"
+    if value is not None:
+        shapes += f", value {value.shape}"
+    others = [array for array in (key, value) if array is not None]
+    _array.statistics_dtype("query", query, jnp)
+    if any(array.dtype != query.dtype for array in others):
+        kinds = ", ".join(str(array.dtype) for array in (query, *others))
+        raise TypeError(f"query, key and value are {kinds}: give them one type")
+    if query.ndim not in (3, 4) or any(array.ndim != query.ndim for array in others):
+        raise ValueError(f"{shapes}: expected [batch, length, heads, dim] or [length, heads, dim]")
+    if query.shape[-1] != key.shape[-1]:
+        raise ValueError(f"{shapes}: the last axes of query and key must be equal")
+    if any(array.shape[:-3] != query.shape[:-3] for array in others):
+        raise ValueError(f"{shapes}: the batch axes must be equal")
+    if value is not None and value.shape[:-1] != key.shape[:-1]:
+        raise ValueError(f"{shapes}: keys and values must be equal in number and in heads")
+    if key.shape[-2] == 0 or query.shape[-2] % key.shape[-2]:
+        raise ValueError(
+            f"{shapes}: {query.shape[-2]} query heads cannot share {key.shape[-2]} key heads "
+            "evenly; the number of query heads must be a multiple"
+        )
+
+
+def _grouped(
+    name: str, array: Any | None, shape: tuple[int, ...], kv_heads: int, kind: str | None
+) -> Array | None:
+    """A mask or bias as [batch|1, kv_heads|1, group|1, query|1, key|1]."""
+    if array is None:
+        return None
+    array = jnp.asarray(array)
+    if kind is not None and _array.dtype_name(array) != kind:
+        raise TypeError(
+            f"{name} must be boolean (True = may be seen), got {array.dtype}; an additive mask is "
+            "given as bias"
+        )
+    if kind is None:
+        _array.statistics_dtype(name, array, jnp)
+    sizes = zip(reversed(shape), reversed(array.shape), strict=False)
+    if array.ndim > 4 or not all(its in (1, size) for size, its in sizes):
+        raise ValueError(
+            f"{name} of shape {array.shape} does not fit the logits, {shape}: expected each axis "
+            "equal or 1"
+        )
+    array = array.reshape((1,) * (4 - array.ndim) + array.shape)
+    heads = (kv_heads, shape[1] // kv_heads) if array.shape[1] > 1 else (1, 1)
+    return array.reshape(array.shape[0], *heads, *array.shape[2:])
+
+
+def _lengths(name: str, lengths: Any | None, batch: int) -> Array | None:
+    if lengths is None:
+        return None
+    lengths = jnp.asarray(lengths)
+    if lengths.shape != (batch,) or not jnp.issubdtype(lengths.dtype, jnp.integer):
+        raise ValueError(
+            f"{name} must be whole numbers of shape ({batch},), got {lengths.dtype} of shape "
+            f"{lengths.shape}"
+        )
+    return lengths.astype(jnp.int32)
+
+
+def _window(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    window = (size, size) if isinstance(size, int) else tuple(size)
+    if len(window) != 2 or not all(isinstance(side, int) and side >= 0 for side in window):
+        raise ValueError(
+            f"local_window_size must be a number of keys from 0 up, or (left, right), got {size!r}"
+        )
+    return window[0], window[1]
