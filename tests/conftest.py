@@ -6,9 +6,11 @@ import hypothesis
 import jax
 import numpy as np
 import pytest
+import torch
 
 from libraries import LIBRARIES, Library
 
+torch.set_num_threads(1)  # the tests themselves run in parallel
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 

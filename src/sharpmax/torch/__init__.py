@@ -10,12 +10,16 @@ except ImportError as error:
     raise MissingExtraError("torch", "torch", "sharpmax.torch") from error
 
 from sharpmax.torch.api import attention, attention_stats, scaled_dot_product_attention
+from sharpmax.torch.multihead import MultiheadAttention
+from sharpmax.torch.sharded import sharded_attention
 from sharpmax.torch.stats import AttentionOutput, AttentionStats
 
 __all__ = [
     "AttentionOutput",
     "AttentionStats",
+    "MultiheadAttention",
     "attention",
     "attention_stats",
     "scaled_dot_product_attention",
+    "sharded_attention",
 ]

@@ -15,11 +15,13 @@ An implementation asked for by name runs or raises.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
-from sharpmax.policies import PAPER, Policy
+from sharpmax.policies import PAPER, Constant, LogLength, Policy, Polynomial
 from sharpmax.torch import fused, reference, streaming
 from sharpmax.torch.problem import Problem, pose
 from sharpmax.torch.reference import Normaliser
@@ -146,12 +148,26 @@ def attention_stats(
 def _dispatch(
     problem: Problem, policy: Policy, normaliser: Normaliser | None, impl: str, *, stats: bool
 ) -> tuple[Any, Any]:
+    if _is_learned(policy, problem):
+        problem = replace(problem, learned_policy=True)
     chosen = _choose(problem, policy, normaliser, impl)
     if chosen == "reference":
         return reference.attend(problem, policy, normaliser)
     if chosen == "streaming":
         return streaming.attend(problem, policy, stats)
     return fused.attend(problem, policy, stats)
+
+
+def _is_learned(policy: Policy, problem: Problem) -> bool:
+    """Whether the policy has a parameter that needs a gradient: asked of one row, and only where
+    nothing else tells that gradients are wanted.
+    """
+    fixed = isinstance(policy, (Constant, LogLength, Polynomial)) or not callable(policy)
+    if fixed or problem.differentiates or not torch.is_grad_enabled():
+        return False
+    row = torch.ones(1, dtype=problem.wide, device=problem.query.device)
+    answer = policy(row, row.to(torch.int32))
+    return isinstance(answer, Tensor) and answer.requires_grad
 
 
 def _choose(problem: Problem, policy: Policy, normaliser: Normaliser | None, impl: str) -> str:

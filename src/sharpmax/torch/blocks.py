@@ -141,7 +141,7 @@ def logits_of(
     scale = problem.scale * unit if problem.softcap is None else problem.scale / problem.softcap
     shape = (*query.shape[:4], key.shape[2])
     # Heads that share keys are stacked as rows of one product.
-    left = (query * scale).reshape(-1, shape[2] * shape[3], query.shape[4])
+    left = (query * scale).reshape(shape[0] * shape[1], shape[2] * shape[3], query.shape[4])
     right = key.flatten(0, 1)
     if left.shape[1] == 1:  # one query: the same numbers, a fifth faster this way round
         space = block.space(0, (left.shape[0], shape[4], 1))

@@ -176,6 +176,9 @@ def flex(
     """Compiled, or it would hold the whole matrix; on CPUs its compiled form has no log-sum-exp."""
     from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
+    if bias is not None:
+        bias = bias.expand(*query.shape[:3], -1)
+
     def score(logit: Tensor, batch: Any, head: Any, row: Any, column: Any) -> Tensor:
         if bias is not None:
             logit = logit + bias[batch, head, row, column]
@@ -211,9 +214,14 @@ KERNELS = (
 """In order of preference. Nothing but the first has been run: there was no GPU to run it on."""
 
 
-@functools.cache
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def trial(kernel: Kernel, device: str, dtype: torch.dtype) -> str | None:
-    """Try a kernel on small cases; what is wrong with it, or None."""
+    """What is wrong with a kernel, or None; tried once, also while torch.compile is tracing."""
+    return _trial(kernel, device, dtype)
+
+
+@functools.cache
+def _trial(kernel: Kernel, device: str, dtype: torch.dtype) -> str | None:
     try:
         with torch.no_grad():
             for shared in (False, True):

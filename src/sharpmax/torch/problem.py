@@ -48,6 +48,8 @@ class Problem:
     """0, as torch aligns queries and keys, but for a part of the keys of a longer sequence."""
     rows: tuple[int, ...]
     """The caller's shape of the queries without their last axis: [*batch, heads, query]."""
+    learned_policy: bool = False
+    """Whether autograd is recording something inside the policy."""
 
     @property
     def wide(self) -> torch.dtype:
@@ -56,10 +58,11 @@ class Problem:
 
     @property
     def differentiates(self) -> bool:
-        """Whether autograd is recording any of the inputs."""
+        """Whether autograd is recording."""
         given = (self.query, self.key, self.value, self.bias, self.sinks)
-        return torch.is_grad_enabled() and any(
-            tensor is not None and tensor.requires_grad for tensor in given
+        return torch.is_grad_enabled() and (
+            self.learned_policy
+            or any(tensor is not None and tensor.requires_grad for tensor in given)
         )
 
     def restore(self, answer: Float[Tensor, "batch kv_heads group query *rest"]) -> Tensor:

@@ -48,7 +48,7 @@ def attend(
     if problem.value is None:
         return None, stats
     if normaliser is not None:
-        weights = normaliser(logits, where=where, axis=-1)
+        weights = normaliser(logits, where=where, axis=-1).to(problem.wide)
     elif problem.sinks is None:
         weights = softmax(logits * factor[..., None], where=where)
     else:

@@ -1,0 +1,186 @@
+"""What is not supported is named; what is asked for by name runs or raises."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+import torch
+
+import sharpmax as sx
+from sharpmax.torch import (
+    attention,
+    attention_stats,
+    fused,
+    reference,
+    scaled_dot_product_attention,
+    streaming,
+)
+
+QUERY = torch.ones(2, 4, 5, 8)
+KEY = torch.ones(2, 4, 7, 8)
+BIAS = torch.zeros(5, 7)
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    """Which implementation ran."""
+    ran = []
+    for module in (reference, streaming, fused):
+        attend = module.attend
+
+        def spy(*args, module=module, attend=attend):
+            ran.append(module.__name__.rpartition(".")[2])
+            return attend(*args)
+
+        monkeypatch.setattr(module, "attend", spy)
+    return ran
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"softcap": 5.0}, "softcap=5.0"),
+        ({"attn_mask": BIAS}, "an additive attn_mask"),
+        ({"dropout_p": 0.1}, "dropout_p=0.1"),
+        ({"value": torch.ones(2, 4, 7, 3)}, "keys and values of different sizes (8 and 3)"),
+        ({"query": QUERY[:, :, :0]}, "an empty query or key"),
+        ({"key": KEY[:, :, :0], "value": KEY[:, :, :0]}, "an empty query or key"),
+        (
+            {"sinks": torch.zeros(4), "query": QUERY.clone().requires_grad_()},
+            "gradients with sinks",
+        ),
+        (
+            {name: QUERY.to("meta") for name in ("query", "key", "value")},
+            "there is no kernel for meta tensors",
+        ),
+    ],
+)
+def test_fused_names_what_it_cannot_do(options, name, chosen):
+    call = {"query": QUERY, "key": KEY, "value": KEY} | options
+    with pytest.raises(NotImplementedError, match=re.escape(name)) as caught:
+        scaled_dot_product_attention(**call, impl="fused")
+    assert "\n" not in str(caught.value)
+    scaled_dot_product_attention(**call)
+    assert chosen == ["streaming"]
+
+
+def test_auto_follows_its_rules(chosen):
+    needs = QUERY.clone().requires_grad_()
+    scaled_dot_product_attention(QUERY, KEY, KEY)
+    scaled_dot_product_attention(needs, KEY, KEY)
+    with torch.no_grad():
+        scaled_dot_product_attention(needs, KEY, KEY)
+    attention_stats(QUERY, KEY)
+    attention_stats(QUERY, KEY, softcap=3.0)
+    scaled_dot_product_attention(QUERY, KEY, KEY, normaliser=sx.softmax)
+    assert chosen == ["streaming", "fused", "streaming", "fused", "streaming", "reference"]
+
+
+@pytest.mark.parametrize("impl", ["reference", "streaming", "fused"])
+def test_a_name_asked_for_runs(impl, chosen):
+    scaled_dot_product_attention(QUERY, KEY, KEY, impl=impl)
+    assert chosen[0] == impl
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"impl": "flash"}, ValueError, "impl must be one of 'auto', 'reference', 'streaming', "),
+        ({"policy": 2.0}, TypeError, "policy must be a function of (entropy, count), got 2.0"),
+        ({"key": KEY[..., :6]}, ValueError, "the last axes of query and key must be equal"),
+        ({"value": KEY[:, :, :6]}, ValueError, "there must be as many values as keys"),
+        ({"key": KEY[:, :2], "value": KEY[:, :2]}, ValueError, "pass enable_gqa=True"),
+        (
+            {"key": KEY[:, :3], "value": KEY[:, :3], "enable_gqa": True},
+            ValueError,
+            "4 query heads cannot share 3 key heads evenly",
+        ),
+        ({"value": KEY[:, :2]}, ValueError, "the same number of heads"),
+        ({"key": KEY[0], "value": KEY[0]}, ValueError, "the same number of axes"),
+        (
+            {"key": KEY[:1].expand(3, -1, -1, -1), "value": KEY[:1].expand(3, -1, -1, -1)},
+            ValueError,
+            "the batch axes (2,) and (3,) and (3,) of query, key and value do not fit",
+        ),
+        (
+            {"attn_mask": torch.ones(5, 6, dtype=torch.bool)},
+            ValueError,
+            "attn_mask of shape (5, 6) does not fit the logits, (2, 4, 5, 7)",
+        ),
+        ({"attn_mask": torch.ones(5, 7, dtype=torch.int64)}, TypeError, "got torch.int64"),
+        ({"key": KEY.double()}, TypeError, "key is torch.float64 and query is torch.float32"),
+        (
+            {"query": QUERY.long(), "key": KEY.long(), "value": KEY.long()},
+            TypeError,
+            "query must have a floating type",
+        ),
+        ({"query": QUERY.numpy()}, TypeError, "query must be a torch tensor, got ndarray"),
+        ({"query": QUERY[0, 0, 0]}, ValueError, "query of shape (8,) must have at least 2 axes"),
+        ({"scale": math.nan}, ValueError, "scale must be a finite number, got nan"),
+        ({"softcap": 0.0}, ValueError, "softcap must be a positive finite number, got 0.0"),
+        ({"dropout_p": 1.5}, ValueError, "dropout_p must be a probability, 0 to 1, got 1.5"),
+        ({"sinks": torch.zeros(3)}, ValueError, "sinks of shape (3,) must be one logit a query"),
+        (
+            {"policy": lambda entropy, count: entropy[..., 0]},
+            ValueError,
+            "expected one inverse temperature a row",
+        ),
+    ],
+)
+def test_mistakes_are_explained_in_one_sentence(options, error, message):
+    call = {"query": QUERY, "key": KEY, "value": KEY} | options
+    with pytest.raises(error, match=re.escape(message)) as caught:
+        scaled_dot_product_attention(**call)
+    assert "\n" not in str(caught.value)
+
+
+def test_nested_tensors_are_refused():
+    nested = torch.nested.nested_tensor([torch.ones(3, 8), torch.ones(5, 8)], layout=torch.jagged)
+    with pytest.raises(TypeError, match="query must be a dense tensor"):
+        scaled_dot_product_attention(nested, KEY, KEY)
+
+
+def test_a_normaliser_replaces_softmax(rng):
+    query, key, value = (torch.tensor(rng.normal(size=(2, 3, n, 8))) for n in (5, 7, 7))
+    mask = torch.tensor(rng.random((5, 7)) < 0.7)
+
+    def uniform(logits, *, where=None, axis=-1):
+        assert axis == -1
+        return where / where.sum(-1, keepdim=True).clamp(min=1)
+
+    output, stats = attention(query, key, value, attn_mask=mask, normaliser=uniform)
+    weights = (mask / mask.sum(-1, keepdim=True).clamp(min=1)).double()
+    torch.testing.assert_close(output, weights @ value)
+    plain = attention_stats(query, key, attn_mask=mask, impl="reference")
+    torch.testing.assert_close(stats.entropy, plain.entropy)
+    assert (stats.inverse_temperature == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"impl": "streaming"}, NotImplementedError, 'impl="streaming" cannot take a normaliser'),
+        ({"impl": "fused"}, NotImplementedError, 'impl="fused" cannot take a normaliser'),
+        ({"policy": sx.Constant(1.0)}, ValueError, "give one of them"),
+        ({"sinks": torch.zeros(4)}, NotImplementedError, "sinks are a part of softmax"),
+    ],
+)
+def test_what_does_not_go_with_a_normaliser(options, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        scaled_dot_product_attention(QUERY, KEY, KEY, normaliser=sx.softmax, **options)
+
+
+def test_statistics_print_briefly():
+    stats = attention_stats(QUERY, KEY)
+    assert repr(stats).startswith("AttentionStats(entropy=tensor(")
+
+
+def test_under_torch_compile(rng):
+    """Private kernels and the choice of one are left to run as they are."""
+    query, key, value = (torch.tensor(rng.normal(size=(1, 2, n, 8))) for n in (5, 7, 7))
+    for impl in ("reference", "streaming", "fused"):
+        plain = scaled_dot_product_attention(query, key, value, impl=impl)
+        compiled = torch.compile(scaled_dot_product_attention, backend="eager")
+        torch.testing.assert_close(compiled(query, key, value, impl=impl), plain)

@@ -1,0 +1,75 @@
+"""No implementation but the reference ever makes an array of queries times keys."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import sharpmax as sx
+from sharpmax.torch import attention, attention_stats, blocks, scaled_dot_product_attention
+
+TOKENS = 2048
+
+
+class Largest(TorchDispatchMode):
+    """The largest array that any operation made, in numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        answer = function(*args, **(kwargs or {}))
+        for leaf in tree_leaves(answer):
+            if isinstance(leaf, torch.Tensor):
+                storage = leaf.untyped_storage().nbytes() // leaf.element_size()
+                self.made = max(self.made, min(leaf.numel(), storage))
+        return answer
+
+
+@pytest.fixture
+def tensors(monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK", 1 << 17)
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(1, 4, TOKENS, 8, generator=generator) for _ in range(3)]
+
+
+@pytest.mark.parametrize("impl", ["streaming", "fused", "auto"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("backward", [False, True])
+def test_attention(tensors, impl, causal, backward):
+    query, key, value = (tensor.requires_grad_(backward) for tensor in tensors)
+    with Largest() as largest:
+        output = attention(query, key, value, is_causal=causal, impl=impl)
+        assert output.stats.max_logit.shape == query.shape[:-1]
+        if backward:
+            (output.output.sum() + output.stats.entropy.sum()).backward()
+    assert 0 < largest.made <= 1 << 17
+
+
+@pytest.mark.parametrize("impl", ["streaming", "fused", "auto"])
+def test_statistics(tensors, impl):
+    with Largest() as largest:
+        stats = attention_stats(*tensors[:2], is_causal=True, impl=impl)
+        assert stats.spread.shape == (1, 4, TOKENS)
+    assert largest.made <= 1 << 17
+
+
+def test_the_reference_does_and_the_count_sees_it(tensors):
+    with Largest() as largest:
+        scaled_dot_product_attention(*tensors, impl="reference", policy=sx.Constant(1.0))
+    assert largest.made == 4 * TOKENS**2
+
+
+def test_one_query_reads_the_keys_as_they_are():
+    """Decoding: nothing as large as the keys is made, whatever their layout."""
+    query = torch.randn(2, 8, 1, 16)
+    key, value = (torch.randn(2, 512, 2, 16).transpose(1, 2) for _ in range(2))
+    with Largest() as largest:
+        for impl in ("streaming", "fused"):
+            scaled_dot_product_attention(query, key, value, enable_gqa=True, impl=impl)
+    assert largest.made <= math.prod(key.shape) // 2

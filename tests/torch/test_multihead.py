@@ -1,0 +1,642 @@
+"""The module: torch's own where nothing is sharpened, and torch's weights sharpened elsewhere."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import itertools
+import pickle
+import warnings
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import sharpmax as sx
+from sharpmax.torch import blocks
+from sharpmax.torch.multihead import MultiheadAttention
+
+BATCH, HEADS, QUERIES, KEYS, EMBED = 2, 3, 4, 7, 12
+PLAIN = sx.Constant(1.0)
+IMPLEMENTATIONS = ("reference", "streaming", "fused")
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "no bias": {"bias": False},
+    "bias_kv": {"add_bias_kv": True},
+    "zero_attn": {"add_zero_attn": True},
+    "kdim and vdim": {"kdim": 7, "vdim": 10},
+    "all": {"add_bias_kv": True, "add_zero_attn": True, "kdim": 7, "bias": False},
+}
+LAYOUTS = ("batch first", "sequence first", "unbatched", "unbatched, batch first")
+MASKS = {
+    "none": (None, None),
+    "padding": (None, "bool"),
+    "float padding": (None, "float"),
+    "attn": ("bool", None),
+    "float attn": ("float", None),
+    "attn of each head": ("bool heads", None),
+    "float attn of each head": ("float heads", None),
+    "both": ("bool", "bool"),
+    "both, attn of each head": ("bool heads", "bool"),
+    "both float": ("float", "float"),
+    "attn and float padding": ("bool", "float"),
+    "float attn and padding": ("float", "bool"),
+    "float attn of each head and padding": ("float heads", "bool"),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """On tensors this small threads only wait for each other, on a busy machine for long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Case(NamedTuple):
+    stock: nn.MultiheadAttention
+    inputs: tuple[Tensor, Tensor, Tensor]
+
+    def ours(self, policy: Any = PLAIN, impl: str = "auto") -> MultiheadAttention:
+        return MultiheadAttention.of(self.stock, policy=policy, impl=impl)
+
+
+def case(options: dict[str, Any], layout: str = "batch first", dtype=torch.float64) -> Case:
+    torch.manual_seed(3)
+    batch_first = layout.endswith("batch first")
+    stock = nn.MultiheadAttention(EMBED, HEADS, batch_first=batch_first, dtype=dtype, **options)
+    for parameter in stock.parameters():  # biases begin at zero, where a lost one is not missed
+        nn.init.normal_(parameter, std=0.3)
+    inputs = []
+    for length, width in ((QUERIES, EMBED), (KEYS, stock.kdim), (KEYS, stock.vdim)):
+        shape = (BATCH, length, width) if layout == "batch first" else (length, BATCH, width)
+        shape = (length, width) if layout.startswith("unbatched") else shape
+        inputs.append(torch.randn(shape, dtype=dtype))
+    return Case(stock, tuple(inputs))
+
+
+def masks(name: str, layout: str = "batch first", dtype=torch.float64) -> dict[str, Tensor]:
+    """Masks that leave every query key 0."""
+    attn, padding = MASKS[name]
+    torch.manual_seed(5)
+    batch = 1 if layout.startswith("unbatched") else BATCH
+
+    def mask(kind: str, shape: tuple[int, ...]) -> Tensor:
+        hidden = torch.rand(shape) < 0.4
+        hidden[..., 0] = False
+        if kind.startswith("bool"):
+            return hidden
+        return torch.randn(shape, dtype=dtype).masked_fill(hidden, -torch.inf)
+
+    given = {}
+    if attn is not None:
+        lead = (batch * HEADS,) if attn.endswith("heads") else ()
+        given["attn_mask"] = mask(attn, (*lead, QUERIES, KEYS))
+    if padding is not None:
+        given["key_padding_mask"] = mask(
+            padding, (KEYS,) if layout.startswith("unbatched") else (BATCH, KEYS)
+        )
+    return given
+
+
+def asked(stock: nn.MultiheadAttention, *inputs: Tensor, **given: Any) -> Any:
+    """What torch answers; it warns of masks of different types, which it still serves."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Support for mismatched")
+        return stock(*inputs, **given)
+
+
+def is_boolean(given: dict[str, Tensor]) -> bool:
+    return all(mask.dtype == torch.bool for mask in given.values())
+
+
+def equal(ours: Tensor, theirs: Tensor, **tolerance: float) -> None:
+    tolerance = tolerance or {"rtol": 1e-10, "atol": 1e-12}
+    torch.testing.assert_close(ours, theirs, **tolerance)
+
+
+def sharpened(weights: Tensor, policy: Any) -> Tensor:
+    """softmax(b * logits) from p = softmax(logits): p ** b, normalised."""
+    entropy = -torch.special.xlogy(weights, weights).sum(-1)
+    factor = policy(entropy, (weights > 0).sum(-1))
+    powers = weights ** factor[..., None]
+    return powers / powers.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("given", MASKS)
+@pytest.mark.parametrize(
+    ("layout", "options"),
+    [
+        *itertools.product(LAYOUTS[1:], ["default", "all"]),
+        *((LAYOUTS[0], name) for name in OPTIONS),
+    ],
+)
+@torch.no_grad()
+def test_a_constant_of_one_is_torch_s(layout, options, given):
+    stock, inputs = made = case(OPTIONS[options], layout)
+    given = masks(given, layout)
+    for average in (True, False):
+        theirs = asked(stock, *inputs, **given, average_attn_weights=average)
+        for answer, expected in zip(
+            made.ours()(*inputs, **given, average_attn_weights=average), theirs, strict=True
+        ):
+            equal(answer, expected)
+    for impl in IMPLEMENTATIONS:
+        ours = made.ours(impl=impl)
+        if impl == "fused" and not is_boolean(given):
+            with pytest.raises(NotImplementedError, match="additive attn_mask"):
+                ours(*inputs, **given, need_weights=False)
+            continue
+        output, weights = ours(*inputs, **given, need_weights=False)
+        equal(output, theirs[0])
+        assert weights is None
+
+
+@pytest.mark.parametrize("policy", [sx.PAPER, sx.LogLength(2), sx.Constant(3.0)], ids=repr)
+@pytest.mark.parametrize("given", ["none", "both", "float attn and padding"])
+@pytest.mark.parametrize("options", OPTIONS)
+@torch.no_grad()
+def test_weights_are_torch_s_sharpened(options, given, policy):
+    stock, inputs = made = case(OPTIONS[options])
+    given = masks(given)
+    plain = asked(stock, *inputs, **given, average_attn_weights=False)[1]
+    expected = sharpened(plain, policy)
+    assert not torch.allclose(expected, plain)
+    output, weights = made.ours(policy)(*inputs, **given, average_attn_weights=False)
+    equal(weights, expected)
+    equal(weights.sum(-1), torch.ones_like(weights[..., 0]))
+    equal(made.ours(policy)(*inputs, **given)[1], expected.mean(1))
+
+    for impl in IMPLEMENTATIONS if is_boolean(given) else IMPLEMENTATIONS[:2]:
+        equal(made.ours(policy, impl)(*inputs, **given, need_weights=False)[0], output)
+
+
+def test_the_output_is_weights_times_projected_values():
+    stock, inputs = made = case({})
+    output, weights = made.ours(sx.PAPER)(*inputs, average_attn_weights=False)
+    values = nn.functional.linear(
+        inputs[2], stock.in_proj_weight[2 * EMBED :], stock.in_proj_bias[2 * EMBED :]
+    )
+    heads = values.unflatten(-1, (HEADS, -1)).transpose(1, 2)
+    equal(output, stock.out_proj((weights @ heads).transpose(1, 2).flatten(2)))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("same", ["qqq", "qqk", "qkk", "qkq", "qkv"])
+def test_self_attention_is_one_projection_and_the_same(same, layout):
+    """What is one tensor is projected once; nothing else is."""
+    stock, (query, *_) = made = case({}, layout)
+    tensors = {"q": query, "k": query.flip(-1), "v": query.flip(-2)}
+    inputs = [tensors[name] for name in same]
+    for need_weights in (True, False):
+        equal(made.ours()(*inputs, need_weights=need_weights)[0], stock(*inputs)[0])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_output_can_be_viewed(layout):
+    _, inputs = made = case({}, layout)
+    for need_weights in (True, False):
+        assert made.ours()(*inputs, need_weights=need_weights)[0].is_contiguous()
+
+
+CAUSAL = torch.ones(QUERIES, KEYS, dtype=torch.bool).triu(1)
+NOT_CAUSAL = ~torch.ones(QUERIES, KEYS, dtype=torch.bool).triu(0)
+
+
+@pytest.mark.parametrize("options", ["default", "bias_kv", "all"])
+@pytest.mark.parametrize("mask", [CAUSAL, NOT_CAUSAL], ids=["true", "false"])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_the_causal_hint_is_taken_when_torch_takes_it(options, mask, padded, need_weights):
+    """A promise that is not true shows which of the two, flag or mask, was read."""
+    stock, inputs = made = case(OPTIONS[options])
+    given: dict[str, Any] = {"attn_mask": mask, "is_causal": True, "need_weights": need_weights}
+    if padded:
+        given["key_padding_mask"] = torch.zeros(BATCH, KEYS, dtype=torch.bool)
+        given["key_padding_mask"][0, 4] = True
+    equal(made.ours()(*inputs, **given)[0], stock(*inputs, **given)[0])
+
+
+def test_the_causal_hint_alone_is_an_error_as_in_torch():
+    stock, inputs = made = case({})
+    for module in (stock, made.ours()):
+        with pytest.raises(RuntimeError, match=r"attn_mask.*generate_square_subsequent_mask"):
+            module(*inputs, is_causal=True)
+
+
+class Largest(TorchDispatchMode):
+    """The size of the largest tensor that any operation made."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        answer = function(*args, **(kwargs or {}))
+        for tensor in answer if isinstance(answer, tuple | list) else (answer,):
+            if isinstance(tensor, Tensor):
+                stored = tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
+                self.numbers = max(self.numbers, stored)
+        return answer
+
+
+@pytest.mark.parametrize("impl", ["streaming", "fused"])
+def test_the_matrix_is_held_only_for_weights(impl, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK", 1 << 12)
+    torch.manual_seed(0)
+    batch, heads, length = 2, 8, 64
+    ours = MultiheadAttention(16, heads, batch_first=True, impl=impl).eval()
+    x = torch.randn(batch, length, 16)
+    padding = torch.zeros(batch, length, dtype=torch.bool)
+    causal = torch.ones(length, length, dtype=torch.bool).triu(1)
+    projected = 3 * batch * length * 16
+    square, matrix = length * length, batch * heads * length * length
+    for given, allowed in (
+        ({}, 0),
+        ({"key_padding_mask": padding}, 0),
+        ({"attn_mask": causal}, square),
+        ({"attn_mask": causal, "is_causal": True}, 0),
+        ({"attn_mask": causal, "key_padding_mask": padding}, batch * square),
+    ):
+        with torch.no_grad(), Largest() as largest:
+            ours(x, x, x, **given, need_weights=False)
+        assert largest.numbers <= max(allowed, projected), given
+    with torch.no_grad(), Largest() as largest:
+        ours(x, x, x)
+    assert largest.numbers >= matrix > max(batch * square, projected)
+
+
+def test_dropout_is_torch_s():
+    """With weights the numbers drawn are the same, so the answers are."""
+    stock, inputs = made = case({"dropout": 0.5})
+    answers = []
+    for module in (stock, made.ours()):
+        torch.manual_seed(11)
+        answers.append(module(*inputs, average_attn_weights=False))
+    for ours, theirs in zip(*answers, strict=True):
+        equal(ours, theirs)
+    assert (answers[0][1] == 0).any()
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_dropout_is_for_training(need_weights):
+    _, inputs = made = case({"dropout": 1.0})
+    ours, kept = made.ours(sx.PAPER), case({}).ours(sx.PAPER)
+    output, weights = ours(*inputs, need_weights=need_weights)
+    equal(output, ours.out_proj.bias.expand_as(output))
+    assert weights is None or not weights.any()
+    equal(ours.eval()(*inputs, need_weights=need_weights)[0], kept(*inputs)[0])
+
+
+@pytest.mark.parametrize("given", ["none", "both", "float attn", "float attn and padding"])
+@pytest.mark.parametrize("options", ["default", "all"])
+def test_half_precision(options, given):
+    stock, inputs = made = case(OPTIONS[options], dtype=torch.bfloat16)
+    exact, wide = case(OPTIONS[options]), tuple(tensor.double() for tensor in inputs)
+    exact.stock.load_state_dict(stock.state_dict())
+    for dtype in (torch.bfloat16, torch.float32):  # of a float mask
+        given_here = masks(given, dtype=dtype)
+        wide_masks = {
+            name: mask if mask.dtype == torch.bool else mask.double()
+            for name, mask in given_here.items()
+        }
+        theirs = asked(exact.stock, *wide, **wide_masks)
+        output, weights = made.ours()(*inputs, **given_here)
+        assert output.dtype == weights.dtype == torch.bfloat16
+        equal(weights.double(), theirs[1], rtol=0, atol=0.01)
+        # Sums of products of about 1 in size, each rounded to 1/256.
+        equal(output.double(), theirs[0], rtol=0, atol=0.03)
+        for impl in IMPLEMENTATIONS if is_boolean(given_here) else IMPLEMENTATIONS[:2]:
+            alone = made.ours(impl=impl)(*inputs, **given_here, need_weights=False)[0]
+            assert alone.dtype == torch.bfloat16
+            equal(alone.double(), theirs[0], rtol=0, atol=0.03)
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("impl", IMPLEMENTATIONS)
+def test_autocast(impl, need_weights):
+    """Appended keys are parameters in single precision, beside projections in half."""
+    stock, inputs = made = case(OPTIONS["all"], dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        output = made.ours(impl=impl)(*inputs, need_weights=need_weights)[0]
+    assert output.dtype == torch.bfloat16
+    equal(output.float(), stock(*inputs)[0], rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_gradients_are_torch_s(options):
+    stock, inputs = made = case(OPTIONS[options])
+    mask = masks("float attn of each head")["attn_mask"].requires_grad_()
+
+    def gradients(module: nn.Module, given: dict[str, Any]) -> list[Tensor]:
+        output = asked(module, *inputs, **given)[0]
+        tensors = [*module.parameters(), *([mask] if given.get("attn_mask") is mask else [])]
+        return list(torch.autograd.grad(output.square().sum(), tensors))
+
+    for given in ({}, masks("both"), {"attn_mask": mask}):
+        theirs = gradients(stock, given)
+        for impl in ("weights", *IMPLEMENTATIONS):
+            if impl == "fused" and not is_boolean(given):
+                continue
+            how = {"need_weights": impl == "weights"}
+            ours = made.ours(impl="auto" if impl == "weights" else impl)
+            for mine, its in zip(gradients(ours, {**given, **how}), theirs, strict=True):
+                equal(mine, its, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_gradients_run_through_the_temperature(options):
+    _, inputs = made = case(OPTIONS[options])
+    found = []
+    for impl in ("weights", *IMPLEMENTATIONS):
+        ours = made.ours(sx.PAPER, "auto" if impl == "weights" else impl)
+        output = ours(*inputs, need_weights=impl == "weights")[0]
+        found.append(torch.autograd.grad(output.square().sum(), list(ours.parameters())))
+    for gradients in found:
+        for mine, first in zip(gradients, found[0], strict=True):
+            assert mine.any()
+            equal(mine, first, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_state_dicts_go_both_ways(options):
+    stock, inputs = case(OPTIONS[options])
+    ours = MultiheadAttention(
+        EMBED, HEADS, batch_first=True, dtype=torch.float64, policy=PLAIN, **OPTIONS[options]
+    )
+    assert ours.state_dict().keys() == stock.state_dict().keys()
+    assert not torch.allclose(ours(*inputs)[0], stock(*inputs)[0])
+    ours.load_state_dict(stock.state_dict(), strict=True)
+    equal(ours(*inputs)[0], stock(*inputs)[0])
+    other, _ = case(OPTIONS[options])
+    nn.init.zeros_(other.out_proj.weight)
+    other.load_state_dict(ours.state_dict(), strict=True)
+    equal(other(*inputs)[0], stock(*inputs)[0])
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_it_begins_and_begins_again_as_torch_s(options):
+    made = []
+    for kind in (nn.MultiheadAttention, MultiheadAttention):
+        torch.manual_seed(4)
+        module = kind(EMBED, HEADS, **OPTIONS[options])
+        made.append((module, copy.deepcopy(module.state_dict())))
+        torch.manual_seed(9)
+        module._reset_parameters()
+    (stock, first), (ours, second) = made
+    for name, theirs in first.items():
+        assert torch.equal(second[name], theirs), name
+        assert torch.equal(ours.state_dict()[name], stock.state_dict()[name]), name
+    assert not ours._qkv_same_embed_dim
+
+
+def test_the_constructor_is_torch_s_and_two_more():
+    theirs = [*inspect.signature(nn.MultiheadAttention).parameters.values()]
+    ours = [*inspect.signature(MultiheadAttention).parameters.values()]
+    for mine, its in itertools.zip_longest(ours[:-2], theirs):
+        assert (mine.name, mine.default, mine.kind) == (its.name, its.default, its.kind)
+    assert [(mine.name, mine.default) for mine in ours[-2:]] == [
+        ("policy", sx.PAPER),
+        ("impl", "auto"),
+    ]
+    assert all(mine.kind is inspect.Parameter.KEYWORD_ONLY for mine in ours[-2:])
+    forward = inspect.signature(MultiheadAttention.forward).parameters.values()
+    stock = inspect.signature(nn.MultiheadAttention.forward).parameters.values()
+    assert [(x.name, x.default) for x in forward] == [(x.name, x.default) for x in stock]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))]
+)
+def test_copies_are_the_same(options, copied):
+    _, inputs = made = case(OPTIONS[options])
+    ours = made.ours(sx.Saturating(sx.PAPER), "streaming").eval()
+    again = copied(ours)
+    assert (again.policy, again.impl, again.training) == (ours.policy, "streaming", False)
+    assert not again._qkv_same_embed_dim
+    equal(again(*inputs)[0], ours(*inputs)[0])
+    assert again.out_proj.weight is not ours.out_proj.weight
+
+
+def test_its_text_shows_the_policy():
+    text = repr(MultiheadAttention(EMBED, HEADS, policy=sx.LogLength(64), impl="fused"))
+    assert "policy=LogLength(reference=64), impl='fused'" in text
+    assert "(out_proj)" in text
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("training", [True, False])
+def test_one_made_of_another_shares_its_parameters(options, training):
+    stock, inputs = made = case({**OPTIONS[options], "dropout": 0.25})
+    stock.train(training)
+    ours = made.ours(sx.PAPER, "streaming")
+    theirs = dict(stock.named_parameters())
+    assert ours.state_dict().keys() == stock.state_dict().keys()
+    for name, parameter in ours.named_parameters():
+        assert parameter is theirs.pop(name)
+    assert not theirs
+    assert (ours.training, ours.dropout, ours.policy, ours.impl) == (
+        training,
+        0.25,
+        sx.PAPER,
+        "streaming",
+    )
+    again = MultiheadAttention.of(ours, policy=PLAIN).eval()
+    equal(again(*inputs)[0], stock.eval()(*inputs)[0])
+
+
+def test_a_query_that_sees_nothing():
+    """Torch gives NaN."""
+    _, inputs = made = case({})
+    hidden = torch.zeros(QUERIES, KEYS, dtype=torch.bool)
+    hidden[2] = True
+    added = torch.zeros(QUERIES, KEYS, dtype=torch.float64).masked_fill(hidden, -torch.inf)
+    for policy, mask in itertools.product((PLAIN, sx.PAPER), (hidden, added)):
+        for impl in IMPLEMENTATIONS[: 3 if mask is hidden else 2]:
+            for need_weights in (True, False):
+                ours = made.ours(policy, impl)
+                output, weights = ours(*inputs, attn_mask=mask, need_weights=need_weights)
+                equal(output[:, 2], ours.out_proj.bias.expand(BATCH, -1))
+                assert weights is None or not weights[:, 2].any()
+                for gradient in torch.autograd.grad(output.sum(), list(ours.parameters())):
+                    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("sizes", [(0, 3, 4), (2, 0, 4), (2, 3, 0)])
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_nothing_to_do(sizes, need_weights):
+    batch, queries, keys = sizes
+    ours = MultiheadAttention(EMBED, HEADS, batch_first=True)
+    query, key = torch.randn(batch, queries, EMBED), torch.randn(batch, keys, EMBED)
+    given = {
+        "attn_mask": torch.zeros(batch * HEADS, queries, keys, dtype=torch.bool),
+        "key_padding_mask": torch.zeros(batch, keys, dtype=torch.bool),
+    }
+    output, weights = ours(query, key, key, **given, need_weights=need_weights)
+    equal(output, torch.zeros_like(query) if keys == 0 else output)
+    assert output.shape == query.shape
+    assert weights is None or weights.shape == sizes
+
+
+# What torch's fused paths would do to the policy.
+
+
+def encoder_layer(policy: Any = None, **options: Any) -> nn.TransformerEncoderLayer:
+    torch.manual_seed(1)
+    layer = nn.TransformerEncoderLayer(16, 2, 24, dropout=0.0, batch_first=True, **options).double()
+    if policy is not None:
+        layer.self_attn = MultiheadAttention.of(layer.self_attn, policy=policy)
+    return layer
+
+
+def left_aligned(x: Tensor) -> Tensor:
+    padding = torch.zeros(x.shape[:2], dtype=torch.bool)
+    padding[1, -3:] = True
+    return padding
+
+
+X = torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(8), dtype=torch.float64)
+LAYER_MASKS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "padding": {"src_key_padding_mask": left_aligned(X)},
+    "causal": {"src_mask": torch.ones(9, 9, dtype=torch.bool).triu(1), "is_causal": True},
+    "both": {
+        "src_mask": torch.ones(9, 9, dtype=torch.bool).triu(1),
+        "src_key_padding_mask": left_aligned(X),
+    },
+}
+
+
+@pytest.mark.parametrize("given", LAYER_MASKS)
+@pytest.mark.parametrize("options", [{}, {"norm_first": True, "activation": "gelu"}], ids=str)
+def test_an_encoder_layer_keeps_the_policy_in_eval_mode(options, given, monkeypatch):
+    given = LAYER_MASKS[given]
+    with torch.no_grad():
+        plain = encoder_layer(**options).eval()(X, **given)
+        equal(encoder_layer(PLAIN, **options).eval()(X, **given), plain)
+        ours = encoder_layer(sx.PAPER, **options)
+        training = ours.train()(X, **given)
+        equal(ours.eval()(X, **given), training)
+        assert not torch.allclose(training, plain, atol=1e-3)
+
+        def taken(*_: Any) -> None:
+            raise RuntimeError("the fused path")
+
+        monkeypatch.setattr(torch, "_transformer_encoder_layer_fwd", taken)
+        ours.eval()(X, **given)
+        with pytest.raises(RuntimeError, match="the fused path"):  # so it was there to be taken
+            encoder_layer(**options).eval()(X, **given)
+
+
+def test_no_fused_path_is_taken_without_a_word():
+    """The flag that keeps torch off it is private: whoever turns it on is told."""
+    layer = encoder_layer(sx.PAPER).eval()
+    layer.self_attn._qkv_same_embed_dim = True
+    with (
+        torch.no_grad(),
+        pytest.raises(RuntimeError, match="plain attention in place of policy=Polynomial"),
+    ):
+        layer(X)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("given", LAYER_MASKS)
+def test_an_encoder_keeps_the_policy_in_eval_mode(given):
+    given = {name.replace("src_mask", "mask"): value for name, value in LAYER_MASKS[given].items()}
+    stock = nn.TransformerEncoder(encoder_layer(), 2).eval()
+    with pytest.warns(UserWarning, match="_qkv_same_embed_dim was not True"):
+        nn.TransformerEncoder(encoder_layer(PLAIN), 2)
+    visible = ~given.get("src_key_padding_mask", torch.zeros(2, 9, dtype=torch.bool))
+    with torch.no_grad():
+        plain = stock(X, **given)
+        same = nn.TransformerEncoder(encoder_layer(PLAIN), 2, enable_nested_tensor=False).eval()
+        # Torch's nested tensors lose what is computed at padding.
+        equal(same(X, **given)[visible], plain[visible])
+        ours = nn.TransformerEncoder(encoder_layer(sx.PAPER), 2, enable_nested_tensor=False)
+        training = ours.train()(X, **given)
+        equal(ours.eval()(X, **given), training)
+        assert not torch.allclose(training[visible], plain[visible], atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_an_encoder_whose_layers_are_replaced_later():
+    """It has made up its mind about nested tensors: an error says so, and how to change it."""
+    encoder = nn.TransformerEncoder(encoder_layer(), 2).eval()
+    for layer in encoder.layers:
+        layer.self_attn = MultiheadAttention.of(layer.self_attn)
+    with torch.no_grad():
+        encoder(X)
+        with pytest.raises(TypeError, match=r"query is a nested tensor.*use_nested_tensor = False"):
+            encoder(X, src_key_padding_mask=left_aligned(X))
+        encoder.use_nested_tensor = False
+        ours = encoder(X, src_key_padding_mask=left_aligned(X))
+        equal(ours, encoder.train()(X, src_key_padding_mask=left_aligned(X)))
+
+
+def test_a_decoder_layer():
+    torch.manual_seed(1)
+    stock = nn.TransformerDecoderLayer(16, 2, 24, dropout=0.0, batch_first=True).double().eval()
+    given = {
+        "tgt_mask": torch.ones(9, 9, dtype=torch.bool).triu(1),
+        "tgt_is_causal": True,
+        "memory_key_padding_mask": left_aligned(X),
+    }
+    answers = []
+    for policy in (PLAIN, sx.PAPER):
+        ours = copy.deepcopy(stock)
+        for name in ("self_attn", "multihead_attn"):
+            setattr(ours, name, MultiheadAttention.of(getattr(ours, name), policy=policy))
+        answers.append(ours(X.flip(1), X, **given))
+    equal(answers[0], stock(X.flip(1), X, **given))
+    assert not torch.allclose(*answers, atol=1e-3)
+
+
+def called(**changes: Any) -> Any:
+    options = {"batch_first": True, **changes.pop("options", {})}
+    inputs = {name: torch.randn(2, 5, EMBED) for name in ("query", "key", "value")}
+    return lambda: MultiheadAttention(EMBED, HEADS, **options)(**{**inputs, **changes})
+
+
+def sized(*shape: int, dtype=torch.float32) -> Tensor:
+    return torch.zeros(shape, dtype=dtype)
+
+
+NESTED = [torch.randn(2, EMBED), torch.randn(3, EMBED)]
+BAD = [
+    (called(query=sized(2, 4, 9)), ValueError, r"query \(2, 4, 9\), key \(2, 5, 12\).* expected \[batch, length, width\].* widths \(12, 12, 12\)"),
+    (called(key=sized(2, 6, EMBED)), ValueError, "as many values as keys"),
+    (called(query=sized(3, 5, EMBED)), ValueError, "one batch size"),
+    (called(query=sized(1, 5, EMBED)), ValueError, "one batch size"),
+    (called(query=sized(5, 3, EMBED), options={"batch_first": False}), ValueError, r"\[length, batch, width\]"),
+    (called(query=sized(5, EMBED)), ValueError, r"or \[length, width\]"),
+    (called(query=sized(EMBED)), ValueError, r"query \(12,\)"),
+    (called(query=sized(1, 2, 5, EMBED)), ValueError, r"query \(1, 2, 5, 12\)"),
+    (called(value=sized(5, EMBED)), ValueError, r"value \(5, 12\)"),
+    (called(options={"kdim": 7}), ValueError, r"the widths \(12, 7, 12\)"),
+    (called(attn_mask=sized(5, 6)), ValueError, r"attn_mask of shape \(5, 6\) must have the shape \(5, 5\) or \(6, 5, 5\)"),
+    (called(attn_mask=sized(2, 5, 5)), ValueError, r"attn_mask of shape \(2, 5, 5\)"),
+    (called(attn_mask=sized(5, 6), is_causal=True, need_weights=False), ValueError, r"attn_mask of shape \(5, 6\)"),
+    (called(attn_mask=sized(5, 5, dtype=torch.uint8)), TypeError, r"attn_mask must be boolean \(True = hidden\).*uint8"),
+    (called(key_padding_mask=sized(5)), ValueError, r"key_padding_mask of shape \(5,\) must have the shape \(2, 5\)"),
+    (called(key_padding_mask=sized(2, 5, dtype=torch.int64)), TypeError, "key_padding_mask must be boolean.*int64"),
+    (called(options={"policy": 1.0}), TypeError, r"policy must be a function of \(entropy, count\), got 1.0"),
+    (called(options={"impl": "flash"}), ValueError, "impl must be one of .*'streaming'.* got 'flash'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), BAD, ids=range(len(BAD)))
+def test_bad_input_gets_one_clear_sentence(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided], ids=str)
+def test_nested_tensors_are_refused(name, layout):
+    nested = torch.nested.nested_tensor(NESTED, layout=layout)
+    with pytest.raises(TypeError, match=f"{name} is a nested tensor, expected a dense one: pad it"):
+        called(**{name: nested})()
