@@ -128,6 +128,20 @@ def clamp(array: Array, low: float, high: float, xp: Any) -> Array:
     return xp.where(array < low, low, xp.where(array > high, high, array))
 
 
+def bounded_offset(array: Array, low: float, xp: Any) -> Array:
+    """Logits minus their row's maximum, made finite: `low` at the least, and 0 for +inf.
+
+    Not cut at 0, although none should be above: a compiler may compute a logit anew, rounded
+    otherwise than the maximum was, and cutting the top item at 0 would drop its gradient (seen
+    with jax.jit 0.10 on the CPU).
+    """
+    if is_torch(array):
+        return array.nan_to_num(nan=math.nan, posinf=0.0, neginf=low)
+    if isinstance(array, np.ndarray):
+        return np.clip(array, low, 0.0)
+    return xp.where(array < low, low, xp.where(array == math.inf, 0.0, array))
+
+
 def exp(array: Array, xp: Any) -> Array:
     """exp, by way of exp2 for torch.
 

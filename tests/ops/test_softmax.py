@@ -235,3 +235,29 @@ def test_masked_items_stay_out_at_any_temperature(lib: Library, temperature, dty
     policy = sx.Constant(1 / temperature)
     flat = lib.numpy(sx.adaptive_temperature_softmax(logits, where=where, policy=policy))
     np.testing.assert_allclose(flat, [[0.5, 0.5, 0.0, 0.0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("function", [sx.softmax, sx.entropy, sx.adaptive_temperature_softmax])
+def test_compiled_gradients_keep_the_top_item(rng, function):
+    """A compiler may round a logit otherwise than the maximum it was compared with."""
+    left, right, moved = (jax.numpy.asarray(rng.normal(size=(4, 9, 3))) for _ in range(3))
+
+    def attend(left):
+        logits = jax.numpy.einsum("htd,hsd->hts", left, right) * 0.577
+        return (
+            jax.numpy.einsum("hts,hsd->htd", function(logits), right)
+            if function != sx.entropy
+            else function(logits)
+        )
+
+    def forward(left):
+        return jax.jvp(attend, (left,), (moved,))[1]
+
+    step = 1e-6
+    expected = (attend(left + step * moved) - attend(left - step * moved)) / (2 * step)
+    np.testing.assert_allclose(jax.jit(forward)(left), expected, rtol=0, atol=1e-7)
+    _, back = jax.vjp(jax.jit(attend), left)
+    weight = jax.numpy.asarray(rng.normal(size=expected.shape))
+    np.testing.assert_allclose(
+        (back(weight)[0] * moved).sum(), (expected * weight).sum(), atol=1e-6
+    )

@@ -85,7 +85,7 @@ def prepare(logits: Array, where: Array | None, axis: int) -> Rows:
     finite = xp.where(maximum == -math.inf, 0.0, xp.where(maximum == math.inf, infinite, maximum))
     # The shift is a constant of the graph: softmax and entropy do not depend on it, so leaving it
     # out of the gradient is exact, and ties at the top get their true gradient.
-    offset = _array.clamp(values - _array.stop_gradient(finite), NOTHING, 0.0, xp)
+    offset = _array.bounded_offset(values - _array.stop_gradient(finite), NOTHING, xp)
     return Rows(xp, axis, values, maximum, offset)
 
 

@@ -180,7 +180,10 @@ def rows_of(bits: Float[Tensor, "b h g q k"], block: Block) -> Rows:
     limits = torch.finfo(bits.dtype)
     top = maximum.clamp(limits.min, limits.max / 2)
     below = torch.sub(bits, top, out=block.over(bits))
-    offset = torch.clamp(below, NOTHING, 0.0, out=block.over(below))
+    # As `sharpmax._array.bounded_offset`.
+    offset = torch.nan_to_num(
+        below, nan=torch.nan, posinf=0.0, neginf=NOTHING, out=block.over(below)
+    )
     return Rows(offset, maximum[..., 0] * LOG_2)
 
 
