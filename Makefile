@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check format clean
+.PHONY: demo test check bench format clean
 
 demo: $(VENV)/demo.done
 	$(BIN)/sharpmax demo --out build/demo --overwrite
@@ -19,6 +19,11 @@ check: $(VENV)/test.done
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: $(VENV)/test.done
+	$(BIN)/python benchmarks/attention_torch.py results/bench_torch.json
+	$(BIN)/python benchmarks/attention_jax.py results/bench_jax.json
+	$(BIN)/python benchmarks/page.py results/bench_torch.json results/bench_jax.json docs/benchmarks.md
 
 format: $(VENV)/test.done
 	$(BIN)/ruff check --fix .
