@@ -81,13 +81,25 @@ def test_the_core_works_with_numpy_alone():
     [
         ("pydantic", "import sharpmax.results", "reading and writing results needs pydantic"),
         ("matplotlib", "import sharpmax.plot.style", "drawing a picture needs matplotlib"),
+        ("torch", "import sharpmax.torch", "sharpmax.torch needs torch"),
+        ("jax", "import sharpmax.jax", "sharpmax.jax needs jax"),
     ],
 )
 def test_a_missing_extra_is_one_sentence(blocked, statement, message):
     done = run(BLOCK.format(blocked=(blocked,), statement=statement))
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert last.endswith(f"{message}, which is not installed: pip install 'sharpmax[cli]'")
+    extra = blocked if blocked in ("torch", "jax") else "cli"
+    assert last.endswith(f"{message}, which is not installed: pip install 'sharpmax[{extra}]'")
+
+
+@pytest.mark.parametrize(("ours", "other"), [("torch", "jax"), ("jax", "torch")])
+def test_each_framework_alone(ours, other):
+    """Attention for one framework needs neither the other nor flax nor any other extra."""
+    # find_spec is asked by torch itself whether pandas is there, and must not raise.
+    blocked = ({*FRAMEWORKS, "flax"} - {ours, "scipy", "pandas"}) | {other}
+    done = run(BLOCK.format(blocked=tuple(blocked), statement=f"import sharpmax.{ours}"))
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("blocked", ["typer", "rich", "packaging", "pydantic"])

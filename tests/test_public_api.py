@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 
+import jax
+import torch.nn.functional as F  # noqa: N812
+
 import sharpmax as sx
+import sharpmax.jax
+import sharpmax.torch
 from sharpmax import ops, theory
 
 SIGNATURES = {
@@ -28,6 +34,29 @@ SIGNATURES = {
 }
 
 
+SDPA = "attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False"
+MORE = f"softcap=None, sinks=None, policy={sx.PAPER!r}, normaliser=None, impl='auto'"
+NN = (
+    "scale=None, is_causal=False, query_seq_lengths=None, key_value_seq_lengths=None, "
+    "local_window_size=None"
+)
+ATTENTION = {
+    "torch.scaled_dot_product_attention": f"(query, key, value, {SDPA}, *, {MORE})",
+    "torch.attention": f"(query, key, value, *, {SDPA}, {MORE})",
+    "torch.attention_stats": "(query, key, *, attn_mask=None, is_causal=False, scale=None, "
+    f"enable_gqa=False, softcap=None, policy={sx.PAPER!r}, impl='auto')",
+    "torch.sharded_attention": "(query, key, value, *, group=None, attn_mask=None, "
+    f"is_causal=False, scale=None, enable_gqa=False, softcap=None, policy={sx.PAPER!r})",
+    "jax.dot_product_attention": f"(query, key, value, bias=None, mask=None, *, {NN}, "
+    f"implementation=None, return_residual=False, policy={sx.PAPER!r})",
+    "jax.attention": f"(query, key, value, bias=None, mask=None, *, {NN}, policy={sx.PAPER!r})",
+    "jax.attention_stats": f"(query, key, bias=None, mask=None, *, {NN}, policy={sx.PAPER!r})",
+    "jax.attention_fn": f"(policy={sx.PAPER!r})",
+    "jax.sharded_attention": "(query, key, value, bias=None, mask=None, *, axis_name, scale=None, "
+    f"is_causal=False, policy={sx.PAPER!r})",
+}
+
+
 def plain_signature(function: object) -> str:
     signature = inspect.signature(function)
     bare = [
@@ -45,6 +74,24 @@ def test_signatures():
         assert plain_signature(found) == expected, path
 
 
+def test_attention_signatures():
+    modules = {"torch": sharpmax.torch, "jax": sharpmax.jax}
+    for path, expected in ATTENTION.items():
+        module, _, name = path.partition(".")
+        assert plain_signature(getattr(modules[module], name)) == expected, path
+
+
+def test_drop_ins_begin_with_their_framework_s_own_arguments():
+    """Names, order and defaults; ours come after."""
+    theirs = inspect.signature(jax.nn.dot_product_attention).parameters
+    ours = list(inspect.signature(sharpmax.jax.dot_product_attention).parameters.values())
+    for mine, its in zip(ours, theirs.values(), strict=False):
+        assert (mine.name, mine.kind, mine.default) == (its.name, its.kind, its.default)
+    # torch's has no signature to ask; its documentation begins with one.
+    documented = re.match(r"\w+\((.*?)\)", F.scaled_dot_product_attention.__doc__, re.S)[1]
+    assert " ".join(documented.split()) == f"query, key, value, {SDPA}"
+
+
 def test_the_paper_s_policy_is_spelled_out():
     assert sx.Polynomial((-0.037, 0.481, -2.3, 4.917, -1.791), threshold=0.5) == sx.PAPER
 
@@ -55,7 +102,7 @@ def test_the_citation_has_the_version():
 
 
 def test_all_names_exist_and_are_few():
-    for module in (sx, ops, theory):
+    for module in (sx, ops, theory, sharpmax.torch, sharpmax.jax):
         assert sorted(module.__all__, key=str.lower) == sorted(set(module.__all__), key=str.lower)
         for name in module.__all__:
             assert getattr(module, name).__doc__, name

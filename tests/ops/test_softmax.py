@@ -261,3 +261,11 @@ def test_compiled_gradients_keep_the_top_item(rng, function):
     np.testing.assert_allclose(
         (back(weight)[0] * moved).sum(), (expected * weight).sum(), atol=1e-6
     )
+
+
+def test_a_logit_very_far_below_has_no_weight_at_any_temperature(lib: Library):
+    row = lib.array([[0.0, -1e30, -1.0]])
+    for temperature in (1.0, 1e18, 1e31):
+        weights = lib.numpy(sx.softmax(row, temperature=temperature))[0]
+        assert weights[1] == 0
+        assert weights[0] > 0.49

@@ -37,7 +37,8 @@ class Rows(NamedTuple):
     maximum: Float[Array, "*rows 1"]
     """-inf for a row without items."""
     offset: Float[Array, "*rows items"]
-    """logit - maximum, from NOTHING to 0."""
+    """logit - maximum: NOTHING or below for an item without mass, and 0 but for a rounding at the
+    top."""
 
     def sum(self, array: Array) -> Float[Array, "*rows 1"]:
         return self.xp.sum(array, axis=self.axis, keepdims=True)
@@ -50,7 +51,7 @@ class Rows(NamedTuple):
         if isinstance(scale, float) and scale >= VANISHES:
             return exponentials
         # At an extreme temperature, or one that cannot be read, a masked item must stay at 0.
-        return self.xp.where(self.offset == NOTHING, 0.0, exponentials)
+        return self.xp.where(self.offset <= NOTHING, 0.0, exponentials)
 
     def items(self) -> Int[Array, "*rows 1"]:
         """How many items each row has."""
