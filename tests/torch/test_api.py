@@ -184,3 +184,22 @@ def test_under_torch_compile(rng):
         plain = scaled_dot_product_attention(query, key, value, impl=impl)
         compiled = torch.compile(scaled_dot_product_attention, backend="eager")
         torch.testing.assert_close(compiled(query, key, value, impl=impl), plain)
+
+
+@pytest.mark.parametrize("impl", ["reference", "streaming", "fused"])
+@pytest.mark.parametrize("needs_gradient", [False, True])
+def test_autocast_does_not_round_the_logits(rng, impl, needs_gradient):
+    query, key, value = (
+        torch.tensor(rng.normal(size=(2, 3, n, 8)), dtype=torch.float32) for n in (5, 7, 7)
+    )
+    query.requires_grad_(needs_gradient)
+    plain = attention(query, key, value, impl=impl)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = attention(query, key, value, impl=impl)
+        assert cast.stats.max_logit.dtype == torch.float32
+    assert torch.equal(cast.output, plain.output)
+    assert torch.equal(cast.stats.entropy, plain.stats.entropy)
+    if needs_gradient:
+        (ours,) = torch.autograd.grad(cast.output.sum(), query)
+        (theirs,) = torch.autograd.grad(plain.output.sum(), query)
+        torch.testing.assert_close(ours, theirs)

@@ -151,11 +151,12 @@ def _dispatch(
     if _is_learned(policy, problem):
         problem = replace(problem, learned_policy=True)
     chosen = _choose(problem, policy, normaliser, impl)
-    if chosen == "reference":
-        return reference.attend(problem, policy, normaliser)
-    if chosen == "streaming":
-        return streaming.attend(problem, policy, stats)
-    return fused.attend(problem, policy, stats)
+    with problem.full_precision():
+        if chosen == "reference":
+            return reference.attend(problem, policy, normaliser)
+        if chosen == "streaming":
+            return streaming.attend(problem, policy, stats)
+        return fused.attend(problem, policy, stats)
 
 
 def _is_learned(policy: Policy, problem: Problem) -> bool:

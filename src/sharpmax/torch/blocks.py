@@ -33,13 +33,16 @@ BLOCK_ROWS = 128
 cores with 8 heads of 512 to 8,192 tokens: 64 or 256 rows, or half of BLOCK, took 1.0 to 1.5 times
 as long; more rows also waste work beyond the causal edge."""
 
-
 LOG_2 = math.log(2)
 BITS = 1 / LOG_2
 """One nat in bits."""
 
 WORTH_KEEPING = 1 << 14
 """Smaller arrays come from the heap; larger ones are mapped and cleared page by page each time."""
+
+WORTH_FOLDING = 8
+"""Batch and heads are made one axis even if that copies the keys, for this many query rows: reading
+the keys is then a small part of the work, and a block an entry would cost more."""
 
 
 class Block(NamedTuple):
@@ -115,7 +118,7 @@ def over_blocks(
     rows = min(max(1, BLOCK // row), max(1, queries), BLOCK_ROWS)
     head_step = min(max(1, BLOCK // (row * rows)), max(1, heads))
     batch_step = min(max(1, BLOCK // (row * rows * max(1, heads))), max(1, batch))
-    if not all(map(_folds, (problem.key, problem.value))):
+    if rows * group < WORTH_FOLDING and not all(map(_folds, (problem.key, problem.value))):
         batch_step = 1
     size = batch_step * head_step * rows * row
     workspace = _workspace(problem, size) if size >= WORTH_KEEPING and not recorded else None
@@ -223,7 +226,8 @@ def weighted_sum(
 
 def extremes(problem: Problem) -> tuple[Tensor, Tensor]:
     """The largest and the smallest visible logit of every row, in the caller's shape."""
-    maximum, minimum = over_blocks(problem, functools.partial(_extremes, problem))
+    with problem.full_precision():  # they may be read later, under another autocast
+        maximum, minimum = over_blocks(problem, functools.partial(_extremes, problem))
     return problem.restore(maximum), problem.restore(minimum)
 
 

@@ -164,9 +164,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             k, v = self._append(k, self.bias_k), self._append(v, self.bias_v)
         if self.add_zero_attn:
             k, v = (functional.pad(tensor, (0, 0, 0, 1)) for tensor in (k, v))
-        # Streaming makes blocks of several batch entries only of dense keys and values: measured
-        # with 32 entries of 64 tokens, 2 to 3 times as fast.
-        return q, k.contiguous(), v.contiguous()
+        return q, k, v
 
     def _split(self, projected: Float[Tensor, "*batch length embed"]) -> Heads:
         if projected.ndim == 2:

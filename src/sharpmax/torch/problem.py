@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -64,6 +65,13 @@ class Problem:
             self.learned_policy
             or any(tensor is not None and tensor.requires_grad for tensor in given)
         )
+
+    def full_precision(self) -> AbstractContextManager[Any]:
+        """Autocast would round the logits to half precision, and the statistics with them."""
+        device = self.query.device.type
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+            return torch.autocast(device, enabled=False)
+        return nullcontext()
 
     def restore(self, answer: Float[Tensor, "batch kv_heads group query *rest"]) -> Tensor:
         """An answer in the caller's shape, [*batch, heads, query, *rest]."""

@@ -70,6 +70,11 @@ def sharded_attention(
         )
     if is_causal:
         problem = replace(problem, first_key=_first_key(problem, group))
+    with problem.full_precision():
+        return _attend(problem, policy, group)
+
+
+def _attend(problem: Problem, policy: Policy, group: ProcessGroup | None) -> AttentionOutput:
     state = _merged_state(problem, group)
     factor = inverse_temperatures(policy, state.entropy, state.count)
     stats = AttentionStats(
@@ -80,7 +85,7 @@ def sharded_attention(
         extremes=lambda: (problem.restore(state.max), problem.restore(state.min)),
     )
     output = _merged_output(problem, state, factor, group)
-    return AttentionOutput(problem.restore(output).to(query.dtype), stats)
+    return AttentionOutput(problem.restore(output).to(problem.query.dtype), stats)
 
 
 def _first_key(problem: Problem, group: ProcessGroup | None) -> int:
