@@ -139,7 +139,7 @@ def measure(rounds: int) -> Result:
             print(name, {k: v["ratio"] for k, v in found["prefill"][name].items()}, flush=True)
     for heads, kv_heads in ((8, 8), (32, 8)):
         name = f"{heads} query heads, {kv_heads} key heads"
-        found["decode"][name] = decode(heads, kv_heads, 4 * rounds)
+        found["decode"][name] = decode(heads, kv_heads, 12 * rounds)
         print(name, {k: v["ratio"] for k, v in found["decode"][name].items()}, flush=True)
     for tokens in GROWTH:
         few = max(3, rounds * 512 // tokens)

@@ -73,3 +73,21 @@ def test_one_query_reads_the_keys_as_they_are():
         for impl in ("streaming", "fused"):
             scaled_dot_product_attention(query, key, value, enable_gqa=True, impl=impl)
     assert largest.made <= math.prod(key.shape) // 2
+
+
+@pytest.mark.parametrize("impl", ["streaming", "fused"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_is_kept_for_the_gradient(tensors, impl, causal):
+    """Blocks are computed again on the way back; their sum, the matrix, is never kept."""
+    query, key, value = (tensor.requires_grad_() for tensor in tensors)
+    kept = {}
+
+    def pack(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes() // 4
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output, stats = attention(query, key, value, is_causal=causal, impl=impl)
+        assert stats.max_logit.requires_grad
+    assert sum(kept.values()) < TOKENS**2 / 2, "half of one head's matrix"
+    assert output.requires_grad
