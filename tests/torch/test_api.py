@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import weakref
 
 import pytest
 import torch
@@ -170,6 +171,16 @@ def test_a_normaliser_replaces_softmax(rng):
 def test_what_does_not_go_with_a_normaliser(options, error, message):
     with pytest.raises(error, match=re.escape(message)):
         scaled_dot_product_attention(QUERY, KEY, KEY, normaliser=sx.softmax, **options)
+
+
+def test_statistics_let_go_of_the_keys_once_read():
+    key = torch.ones(1, 2, 7, 8)
+    held = weakref.ref(key)
+    stats = attention_stats(QUERY[:1, :2], key, impl="fused")
+    del key
+    assert held() is not None, "max_logit is yet to be found"
+    assert stats.max_logit.shape == (1, 2, 5)
+    assert held() is None
 
 
 def test_statistics_print_briefly():

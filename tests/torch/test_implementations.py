@@ -228,6 +228,21 @@ def test_a_row_that_sees_nothing(rng, impl, causal):
 
 
 @pytest.mark.parametrize("impl", ["reference", "streaming"])
+def test_a_row_that_sees_nothing_but_a_sink(rng, impl):
+    query, key, value = (torch.tensor(array, requires_grad=True) for array in make(rng, 5, 9))
+    sinks = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    mask = torch.ones(5, 9, dtype=torch.bool)
+    mask[2] = False
+    output = scaled_dot_product_attention(
+        query, key, value, mask, sinks=sinks, policy=lambda h, n: 1 + 0.5 * h, impl=impl
+    )
+    assert (output[:, :, 2] == 0).all()
+    output.square().sum().backward()
+    for tensor in (query, key, value, sinks):
+        assert tensor.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("impl", ["reference", "streaming"])
 def test_nothing_at_all(impl):
     empty = torch.zeros(2, 3, 0, 8)
     some = torch.ones(2, 3, 5, 8)

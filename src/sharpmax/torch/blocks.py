@@ -83,8 +83,13 @@ class Rows(NamedTuple):
 
     offset: Float[Tensor, "batch kv_heads group query key"]
     """(logit - maximum) / log 2, from NOTHING (hidden) to 0."""
-    maximum: Float[Tensor, "batch kv_heads group query"]
-    """The largest logit, in nats and off the graph; -inf for a row without keys."""
+    top: Float[Tensor, "batch kv_heads group query 1"]
+    """The largest logit, in bits and off the graph; -inf for a row without keys."""
+
+    @property
+    def maximum(self) -> Float[Tensor, "batch kv_heads group query"]:
+        """The largest logit, in nats."""
+        return self.top[..., 0] * LOG_2
 
     def sums(self, block: Block) -> tuple[Tensor, Tensor]:
         """l = sum exp(logit - maximum) and t = sum (logit - maximum) * exp(logit - maximum),
@@ -177,7 +182,7 @@ def logits_of(
 def rows_of(bits: Float[Tensor, "b h g q k"], block: Block) -> Rows:
     """Offsets of logits that are given in bits, over them."""
     if bits.shape[-1] == 0:
-        return Rows(bits, bits.sum(-1) - torch.inf)
+        return Rows(bits, bits.sum(-1, keepdim=True) - torch.inf)
     maximum = bits.detach().amax(-1, keepdim=True)
     # Made finite: below an infinite top every finite logit is then far, and nothing is nothing.
     limits = torch.finfo(bits.dtype)
@@ -187,7 +192,7 @@ def rows_of(bits: Float[Tensor, "b h g q k"], block: Block) -> Rows:
     offset = torch.nan_to_num(
         below, nan=torch.nan, posinf=0.0, neginf=NOTHING, out=block.over(below)
     )
-    return Rows(offset, maximum[..., 0] * LOG_2)
+    return Rows(offset, maximum)
 
 
 def count_of(problem: Problem, block: Block, where: Tensor | None, shape: torch.Size) -> Tensor:

@@ -19,10 +19,12 @@ def attend(
     problem: Problem, policy: Policy, stats: bool
 ) -> tuple[Tensor | None, AttentionStats | None]:
     """Output if there are values, statistics if asked, as `reference` defines them."""
-    found = _Attended(*blocks.over_blocks(problem, functools.partial(_attend, problem, policy)))
-    output = None if problem.value is None else problem.restore(found.output)
+    compute = functools.partial(_attend, problem, policy, stats)
+    found_output, *rest = blocks.over_blocks(problem, compute)
+    output = None if problem.value is None else problem.restore(found_output)
     if not stats:
         return output, None
+    found = _Found(*rest)
     return output, AttentionStats(
         entropy=problem.restore(found.entropy),
         log_sum_exp=problem.restore(found.log_sum_exp),
@@ -32,17 +34,17 @@ def attend(
     )
 
 
-class _Attended(NamedTuple):
-    """What is known of each row, [batch kv_heads group query]; `output` has one axis more."""
+class _Found(NamedTuple):
+    """What is known of each row, [batch kv_heads group query]."""
 
     entropy: Tensor
     log_sum_exp: Tensor
     items: Tensor
     inverse_temperature: Tensor
-    output: Tensor
 
 
-def _attend(problem: Problem, policy: Policy, block: Block) -> _Attended:
+def _attend(problem: Problem, policy: Policy, stats: bool, block: Block) -> tuple[Tensor, ...]:
+    """The output of a block of rows, and what is known of them if asked."""
     bits, where = blocks.logits_of(problem, block, blocks.BITS)
     count = blocks.count_of(problem, block, where, bits.shape)
     rows = blocks.rows_of(bits, block)
@@ -51,14 +53,11 @@ def _attend(problem: Problem, policy: Policy, block: Block) -> _Attended:
     log_total = total.log()
     entropy = log_total - moment / total
     factor = inverse_temperatures(policy, entropy, count)
-    return _Attended(
-        entropy=entropy,
-        # The maximum is a constant of the graph: `total` is relative to it.
-        log_sum_exp=rows.maximum + log_total,
-        items=count,
-        inverse_temperature=factor,
-        output=_output(problem, block, rows, factor),
-    )
+    output = _output(problem, block, rows, factor)
+    if not stats:
+        return (output,)
+    # The maximum is a constant of the graph: `total` is relative to it.
+    return output, *_Found(entropy, rows.maximum + log_total, count, factor)
 
 
 def _output(problem: Problem, block: Block, rows: Rows, factor: Tensor) -> Tensor:
