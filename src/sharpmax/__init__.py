@@ -1,7 +1,7 @@
 """Keep attention sharp as inputs grow: measure dispersion, bound it, and undo it.
 
 The functions here take NumPy, PyTorch or JAX arrays and give back the same kind. Importing the
-package imports none of those frameworks.
+package imports none of those frameworks. Attention is in `sharpmax.torch` and `sharpmax.jax`.
 """
 
 from sharpmax import theory
