@@ -141,7 +141,7 @@ class Polynomial:
         object.__setattr__(self, "coefficients", coefficients)
 
     def __call__(self, entropy: Entropy, count: Count, /) -> Any:
-        xp, (entropy,), number = _array.floating(entropy=entropy)
+        xp, (entropy, _), number = _array.floating(entropy=entropy, count=count)
         first, *rest = self.coefficients
         value = entropy * first + rest[0] if rest else xp.full_like(entropy, first)
         for coefficient in rest[1:]:
