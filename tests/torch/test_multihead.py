@@ -114,7 +114,7 @@ def is_boolean(given: dict[str, Tensor]) -> bool:
     return all(mask.dtype == torch.bool for mask in given.values())
 
 
-def equal(ours: Tensor, theirs: Tensor, **tolerance: float) -> None:
+def assert_close(ours: Tensor, theirs: Tensor, **tolerance: float) -> None:
     tolerance = tolerance or {"rtol": 1e-10, "atol": 1e-12}
     torch.testing.assert_close(ours, theirs, **tolerance)
 
@@ -144,7 +144,7 @@ def test_a_constant_of_one_is_torch_s(layout, options, given):
         for answer, expected in zip(
             made.ours()(*inputs, **given, average_attn_weights=average), theirs, strict=True
         ):
-            equal(answer, expected)
+            assert_close(answer, expected)
     for impl in IMPLEMENTATIONS:
         ours = made.ours(impl=impl)
         if impl == "fused" and not is_boolean(given):
@@ -152,7 +152,7 @@ def test_a_constant_of_one_is_torch_s(layout, options, given):
                 ours(*inputs, **given, need_weights=False)
             continue
         output, weights = ours(*inputs, **given, need_weights=False)
-        equal(output, theirs[0])
+        assert_close(output, theirs[0])
         assert weights is None
 
 
@@ -167,12 +167,12 @@ def test_weights_are_torch_s_sharpened(options, given, policy):
     expected = sharpened(plain, policy)
     assert not torch.allclose(expected, plain)
     output, weights = made.ours(policy)(*inputs, **given, average_attn_weights=False)
-    equal(weights, expected)
-    equal(weights.sum(-1), torch.ones_like(weights[..., 0]))
-    equal(made.ours(policy)(*inputs, **given)[1], expected.mean(1))
+    assert_close(weights, expected)
+    assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+    assert_close(made.ours(policy)(*inputs, **given)[1], expected.mean(1))
 
     for impl in IMPLEMENTATIONS if is_boolean(given) else IMPLEMENTATIONS[:2]:
-        equal(made.ours(policy, impl)(*inputs, **given, need_weights=False)[0], output)
+        assert_close(made.ours(policy, impl)(*inputs, **given, need_weights=False)[0], output)
 
 
 def test_the_output_is_weights_times_projected_values():
@@ -182,7 +182,7 @@ def test_the_output_is_weights_times_projected_values():
         inputs[2], stock.in_proj_weight[2 * EMBED :], stock.in_proj_bias[2 * EMBED :]
     )
     heads = values.unflatten(-1, (HEADS, -1)).transpose(1, 2)
-    equal(output, stock.out_proj((weights @ heads).transpose(1, 2).flatten(2)))
+    assert_close(output, stock.out_proj((weights @ heads).transpose(1, 2).flatten(2)))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -193,7 +193,7 @@ def test_self_attention_is_one_projection_and_the_same(same, layout):
     tensors = {"q": query, "k": query.flip(-1), "v": query.flip(-2)}
     inputs = [tensors[name] for name in same]
     for need_weights in (True, False):
-        equal(made.ours()(*inputs, need_weights=need_weights)[0], stock(*inputs)[0])
+        assert_close(made.ours()(*inputs, need_weights=need_weights)[0], stock(*inputs)[0])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -218,7 +218,7 @@ def test_the_causal_hint_is_taken_when_torch_takes_it(options, mask, padded, nee
     if padded:
         given["key_padding_mask"] = torch.zeros(BATCH, KEYS, dtype=torch.bool)
         given["key_padding_mask"][0, 4] = True
-    equal(made.ours()(*inputs, **given)[0], stock(*inputs, **given)[0])
+    assert_close(made.ours()(*inputs, **given)[0], stock(*inputs, **given)[0])
 
 
 def test_the_causal_hint_alone_is_an_error_as_in_torch():
@@ -276,7 +276,7 @@ def test_dropout_is_torch_s():
         torch.manual_seed(11)
         answers.append(module(*inputs, average_attn_weights=False))
     for ours, theirs in zip(*answers, strict=True):
-        equal(ours, theirs)
+        assert_close(ours, theirs)
     assert (answers[0][1] == 0).any()
 
 
@@ -285,9 +285,9 @@ def test_dropout_is_for_training(need_weights):
     _, inputs = made = case({"dropout": 1.0})
     ours, kept = made.ours(sx.PAPER), case({}).ours(sx.PAPER)
     output, weights = ours(*inputs, need_weights=need_weights)
-    equal(output, ours.out_proj.bias.expand_as(output))
+    assert_close(output, ours.out_proj.bias.expand_as(output))
     assert weights is None or not weights.any()
-    equal(ours.eval()(*inputs, need_weights=need_weights)[0], kept(*inputs)[0])
+    assert_close(ours.eval()(*inputs, need_weights=need_weights)[0], kept(*inputs)[0])
 
 
 @pytest.mark.parametrize("given", ["none", "both", "float attn", "float attn and padding"])
@@ -305,13 +305,13 @@ def test_half_precision(options, given):
         theirs = asked(exact.stock, *wide, **wide_masks)
         output, weights = made.ours()(*inputs, **given_here)
         assert output.dtype == weights.dtype == torch.bfloat16
-        equal(weights.double(), theirs[1], rtol=0, atol=0.01)
+        assert_close(weights.double(), theirs[1], rtol=0, atol=0.01)
         # Sums of products of about 1 in size, each rounded to 1/256.
-        equal(output.double(), theirs[0], rtol=0, atol=0.03)
+        assert_close(output.double(), theirs[0], rtol=0, atol=0.03)
         for impl in IMPLEMENTATIONS if is_boolean(given_here) else IMPLEMENTATIONS[:2]:
             alone = made.ours(impl=impl)(*inputs, **given_here, need_weights=False)[0]
             assert alone.dtype == torch.bfloat16
-            equal(alone.double(), theirs[0], rtol=0, atol=0.03)
+            assert_close(alone.double(), theirs[0], rtol=0, atol=0.03)
 
 
 @pytest.mark.parametrize("need_weights", [True, False])
@@ -322,7 +322,7 @@ def test_autocast(impl, need_weights):
     with torch.autocast("cpu", torch.bfloat16):
         output = made.ours(impl=impl)(*inputs, need_weights=need_weights)[0]
     assert output.dtype == torch.bfloat16
-    equal(output.float(), stock(*inputs)[0], rtol=0.05, atol=0.05)
+    assert_close(output.float(), stock(*inputs)[0], rtol=0.05, atol=0.05)
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -343,7 +343,7 @@ def test_gradients_are_torch_s(options):
             how = {"need_weights": impl == "weights"}
             ours = made.ours(impl="auto" if impl == "weights" else impl)
             for mine, its in zip(gradients(ours, {**given, **how}), theirs, strict=True):
-                equal(mine, its, rtol=1e-8, atol=1e-10)
+                assert_close(mine, its, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -357,7 +357,7 @@ def test_gradients_run_through_the_temperature(options):
     for gradients in found:
         for mine, first in zip(gradients, found[0], strict=True):
             assert mine.any()
-            equal(mine, first, rtol=1e-8, atol=1e-9)
+            assert_close(mine, first, rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -369,11 +369,11 @@ def test_state_dicts_go_both_ways(options):
     assert ours.state_dict().keys() == stock.state_dict().keys()
     assert not torch.allclose(ours(*inputs)[0], stock(*inputs)[0])
     ours.load_state_dict(stock.state_dict(), strict=True)
-    equal(ours(*inputs)[0], stock(*inputs)[0])
+    assert_close(ours(*inputs)[0], stock(*inputs)[0])
     other, _ = case(OPTIONS[options])
     nn.init.zeros_(other.out_proj.weight)
     other.load_state_dict(ours.state_dict(), strict=True)
-    equal(other(*inputs)[0], stock(*inputs)[0])
+    assert_close(other(*inputs)[0], stock(*inputs)[0])
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -417,7 +417,7 @@ def test_copies_are_the_same(options, copied):
     again = copied(ours)
     assert (again.policy, again.impl, again.training) == (ours.policy, "streaming", False)
     assert not again._qkv_same_embed_dim
-    equal(again(*inputs)[0], ours(*inputs)[0])
+    assert_close(again(*inputs)[0], ours(*inputs)[0])
     assert again.out_proj.weight is not ours.out_proj.weight
 
 
@@ -445,7 +445,7 @@ def test_one_made_of_another_shares_its_parameters(options, training):
         "streaming",
     )
     again = MultiheadAttention.of(ours, policy=PLAIN).eval()
-    equal(again(*inputs)[0], stock.eval()(*inputs)[0])
+    assert_close(again(*inputs)[0], stock.eval()(*inputs)[0])
 
 
 def test_a_query_that_sees_nothing():
@@ -459,7 +459,7 @@ def test_a_query_that_sees_nothing():
             for need_weights in (True, False):
                 ours = made.ours(policy, impl)
                 output, weights = ours(*inputs, attn_mask=mask, need_weights=need_weights)
-                equal(output[:, 2], ours.out_proj.bias.expand(BATCH, -1))
+                assert_close(output[:, 2], ours.out_proj.bias.expand(BATCH, -1))
                 assert weights is None or not weights[:, 2].any()
                 for gradient in torch.autograd.grad(output.sum(), list(ours.parameters())):
                     assert gradient.isfinite().all()
@@ -476,7 +476,7 @@ def test_nothing_to_do(sizes, need_weights):
         "key_padding_mask": torch.zeros(batch, keys, dtype=torch.bool),
     }
     output, weights = ours(query, key, key, **given, need_weights=need_weights)
-    equal(output, torch.zeros_like(query) if keys == 0 else output)
+    assert_close(output, torch.zeros_like(query) if keys == 0 else output)
     assert output.shape == query.shape
     assert weights is None or weights.shape == sizes
 
@@ -516,10 +516,10 @@ def test_an_encoder_layer_keeps_the_policy_in_eval_mode(options, given, monkeypa
     given = LAYER_MASKS[given]
     with torch.no_grad():
         plain = encoder_layer(**options).eval()(X, **given)
-        equal(encoder_layer(PLAIN, **options).eval()(X, **given), plain)
+        assert_close(encoder_layer(PLAIN, **options).eval()(X, **given), plain)
         ours = encoder_layer(sx.PAPER, **options)
         training = ours.train()(X, **given)
-        equal(ours.eval()(X, **given), training)
+        assert_close(ours.eval()(X, **given), training)
         assert not torch.allclose(training, plain, atol=1e-3)
 
         def taken(*_: Any) -> None:
@@ -554,10 +554,10 @@ def test_an_encoder_keeps_the_policy_in_eval_mode(given):
         plain = stock(X, **given)
         same = nn.TransformerEncoder(encoder_layer(PLAIN), 2, enable_nested_tensor=False).eval()
         # Torch's nested tensors lose what is computed at padding.
-        equal(same(X, **given)[visible], plain[visible])
+        assert_close(same(X, **given)[visible], plain[visible])
         ours = nn.TransformerEncoder(encoder_layer(sx.PAPER), 2, enable_nested_tensor=False)
         training = ours.train()(X, **given)
-        equal(ours.eval()(X, **given), training)
+        assert_close(ours.eval()(X, **given), training)
         assert not torch.allclose(training[visible], plain[visible], atol=1e-3)
 
 
@@ -573,7 +573,7 @@ def test_an_encoder_whose_layers_are_replaced_later():
             encoder(X, src_key_padding_mask=left_aligned(X))
         encoder.use_nested_tensor = False
         ours = encoder(X, src_key_padding_mask=left_aligned(X))
-        equal(ours, encoder.train()(X, src_key_padding_mask=left_aligned(X)))
+        assert_close(ours, encoder.train()(X, src_key_padding_mask=left_aligned(X)))
 
 
 def test_a_decoder_layer():
@@ -590,7 +590,7 @@ def test_a_decoder_layer():
         for name in ("self_attn", "multihead_attn"):
             setattr(ours, name, MultiheadAttention.of(getattr(ours, name), policy=policy))
         answers.append(ours(X.flip(1), X, **given))
-    equal(answers[0], stock(X.flip(1), X, **given))
+    assert_close(answers[0], stock(X.flip(1), X, **given))
     assert not torch.allclose(*answers, atol=1e-3)
 
 

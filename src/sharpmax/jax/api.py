@@ -172,14 +172,7 @@ def _block(
     factor = inverse_temperatures(policy, state.entropy, state.count)
     answer: dict[str, Any] = {}
     if want != "output":
-        stats = AttentionStats(
-            entropy=state.entropy,
-            log_sum_exp=state.log_sum_exp,
-            max_logit=state.max,
-            min_logit=state.min,
-            count=state.count,
-            inverse_temperature=factor,
-        )
+        stats = AttentionStats.of(state, factor)
         answer["stats"] = jax.tree.map(lambda array: jnp.moveaxis(array, 3, 1), stats)
     if inputs.value is not None:
         exponentials = rows.exponentials(factor[..., None])

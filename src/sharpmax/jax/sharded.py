@@ -61,14 +61,7 @@ def sharded_attention(
     local = over_blocks(inputs, functools.partial(_state, inputs, settings))
     state = _merged(SoftmaxState(*local), axis_name)
     factor = inverse_temperatures(policy, state.entropy, state.count)
-    stats = AttentionStats(
-        entropy=state.entropy,
-        log_sum_exp=state.log_sum_exp,
-        max_logit=state.max,
-        min_logit=state.min,
-        count=state.count,
-        inverse_temperature=factor,
-    )
+    stats = AttentionStats.of(state, factor)
     compute = functools.partial(_weighted, inputs, settings)
     weighted, mass = over_blocks(inputs, compute, factor, state.max)
     weighted, mass = jax.lax.psum((weighted, mass), axis_name)

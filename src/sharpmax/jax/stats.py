@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from sharpmax.ops import SoftmaxState
+
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
@@ -28,6 +30,18 @@ class AttentionStats(NamedTuple):
     """How many keys the query can see."""
     inverse_temperature: Float[Array, "*batch query heads"]
     """What the policy answered: the factor on the row's logits."""
+
+    @classmethod
+    def of(cls, state: SoftmaxState, inverse_temperature: Array) -> AttentionStats:
+        """From the whole state of each row."""
+        return cls(
+            entropy=state.entropy,
+            log_sum_exp=state.log_sum_exp,
+            max_logit=state.max,
+            min_logit=state.min,
+            count=state.count,
+            inverse_temperature=inverse_temperature,
+        )
 
     @property
     def max_weight(self) -> Float[Array, "*batch query heads"]:

@@ -38,13 +38,7 @@ def attend(
         if normaliser is None
         else torch.ones_like(state.entropy)
     )
-    stats = AttentionStats(
-        entropy=problem.restore(state.entropy),
-        log_sum_exp=problem.restore(state.log_sum_exp),
-        count=problem.restore(state.count),
-        inverse_temperature=problem.restore(factor),
-        extremes=lambda: (problem.restore(state.max), problem.restore(state.min)),
-    )
+    stats = AttentionStats.of(problem, state, factor)
     if problem.value is None:
         return None, stats
     if normaliser is not None:

@@ -77,13 +77,7 @@ def sharded_attention(
 def _attend(problem: Problem, policy: Policy, group: ProcessGroup | None) -> AttentionOutput:
     state = _merged_state(problem, group)
     factor = inverse_temperatures(policy, state.entropy, state.count)
-    stats = AttentionStats(
-        entropy=problem.restore(state.entropy),
-        log_sum_exp=problem.restore(state.log_sum_exp),
-        count=problem.restore(state.count),
-        inverse_temperature=problem.restore(factor),
-        extremes=lambda: (problem.restore(state.max), problem.restore(state.min)),
-    )
+    stats = AttentionStats.of(problem, state, factor)
     output = _merged_output(problem, state, factor, group)
     return AttentionOutput(problem.restore(output).to(problem.query.dtype), stats)
 

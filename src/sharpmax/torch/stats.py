@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from sharpmax.ops import SoftmaxState
+from sharpmax.torch.problem import Problem
+
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
@@ -43,6 +46,19 @@ class AttentionStats:
         self.count = count
         self.inverse_temperature = inverse_temperature
         self._find_extremes = extremes
+
+    @classmethod
+    def of(
+        cls, problem: Problem, state: SoftmaxState, inverse_temperature: Tensor
+    ) -> AttentionStats:
+        """From the whole state of each row, in the caller's shape."""
+        return cls(
+            entropy=problem.restore(state.entropy),
+            log_sum_exp=problem.restore(state.log_sum_exp),
+            count=problem.restore(state.count),
+            inverse_temperature=problem.restore(inverse_temperature),
+            extremes=lambda: (problem.restore(state.max), problem.restore(state.min)),
+        )
 
     @cached_property
     def _extremes(self) -> tuple[Tensor, Tensor]:
