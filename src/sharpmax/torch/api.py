@@ -6,9 +6,9 @@ The name of a function says what is computed, `impl` says how:
 - `"streaming"`: plain torch by blocks of rows; every option, device and type.
 - `"fused"`: two calls of a fused kernel that returns the log-sum-exp; see `fused.refusal` for what
   it cannot do.
-- `"auto"`: `reference` if a normaliser is given; `streaming` for the output on a CPU without
-  gradients, where it is the faster one; else `fused` where it can do all that is asked; else
-  `streaming`.
+- `"auto"`: `reference` if a normaliser is given; `streaming` for an output whose policy looks at
+  the entropy on a CPU without gradients, where it is the faster one; else `fused` where it can do
+  all that is asked; else `streaming`.
 
 An implementation asked for by name runs or raises.
 """
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sharpmax.policies import PAPER, Constant, LogLength, Policy, Polynomial
+from sharpmax.policies import PAPER, Constant, LogLength, Policy, Polynomial, needs_entropy
 from sharpmax.torch import fused, reference, streaming
 from sharpmax.torch.problem import Problem, pose
 from sharpmax.torch.reference import Normaliser
@@ -50,6 +50,7 @@ def scaled_dot_product_attention(
     *,
     softcap: float | None = None,
     sinks: Float[Tensor, " heads"] | None = None,
+    window: int | None = None,
     policy: Policy = PAPER,
     normaliser: Normaliser | None = None,
     impl: str = "auto",
@@ -65,6 +66,7 @@ def scaled_dot_product_attention(
     part of the logit and sharpened with it; -inf, and the lowest number of its type, hide the key.
     `sinks` is one logit a head that takes part in the normalisation, is not sharpened, and whose
     weight goes nowhere. `is_causal` lets query i see keys 0 to i, and may be combined with a mask.
+    `window` lets it see only keys less than that far from i: with `is_causal`, the last `window` keys.
 
     `policy=sharpmax.Constant(1.0)` is plain attention. `normaliser(logits, where=, axis=-1)`
     replaces the softmax altogether.
@@ -80,6 +82,7 @@ def scaled_dot_product_attention(
         enable_gqa=enable_gqa,
         softcap=softcap,
         sinks=sinks,
+        window=window,
     )
     output, _ = _dispatch(problem, policy, normaliser, impl, stats=False)
     return output
@@ -97,6 +100,7 @@ def attention(
     enable_gqa: bool = False,
     softcap: float | None = None,
     sinks: Float[Tensor, " heads"] | None = None,
+    window: int | None = None,
     policy: Policy = PAPER,
     normaliser: Normaliser | None = None,
     impl: str = "auto",
@@ -113,6 +117,7 @@ def attention(
         enable_gqa=enable_gqa,
         softcap=softcap,
         sinks=sinks,
+        window=window,
     )
     return AttentionOutput(*_dispatch(problem, policy, normaliser, impl, stats=True))
 
@@ -126,6 +131,7 @@ def attention_stats(
     scale: float | None = None,
     enable_gqa: bool = False,
     softcap: float | None = None,
+    window: int | None = None,
     policy: Policy = PAPER,
     impl: str = "auto",
 ) -> AttentionStats:
@@ -141,6 +147,7 @@ def attention_stats(
         scale=scale,
         enable_gqa=enable_gqa,
         softcap=softcap,
+        window=window,
     )
     return _dispatch(problem, policy, None, impl, stats=True)[1]
 
@@ -150,7 +157,7 @@ def _dispatch(
 ) -> tuple[Any, Any]:
     if _is_learned(policy, problem):
         problem = replace(problem, learned_policy=True)
-    chosen = _choose(problem, policy, normaliser, impl)
+    chosen = _choose(problem, policy, normaliser, impl, stats=stats)
     with problem.full_precision():
         if chosen == "reference":
             return reference.attend(problem, policy, normaliser)
@@ -171,7 +178,9 @@ def _is_learned(policy: Policy, problem: Problem) -> bool:
     return isinstance(answer, Tensor) and answer.requires_grad
 
 
-def _choose(problem: Problem, policy: Policy, normaliser: Normaliser | None, impl: str) -> str:
+def _choose(
+    problem: Problem, policy: Policy, normaliser: Normaliser | None, impl: str, *, stats: bool
+) -> str:
     if impl not in IMPLEMENTATIONS:
         expected = ", ".join(map(repr, IMPLEMENTATIONS))
         raise ValueError(f"impl must be one of {expected}, got {impl!r}")
@@ -185,7 +194,8 @@ def _choose(problem: Problem, policy: Policy, normaliser: Normaliser | None, imp
     if impl in ("reference", "streaming"):
         return impl
     on_cpu = problem.query.device.type == "cpu"
-    if impl == "auto" and on_cpu and problem.value is not None and not problem.differentiates:
+    two_calls = problem.value is not None and (stats or needs_entropy(policy))
+    if impl == "auto" and on_cpu and two_calls and not problem.differentiates:
         return "streaming"
     reason = fused.refusal(problem)
     if reason is None:

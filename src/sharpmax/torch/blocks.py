@@ -23,7 +23,7 @@ from sharpmax.ops._rows import NOTHING, VANISHES
 from sharpmax.torch.problem import Problem
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
 
 BLOCK = 1 << 21
 """Logits a block, 8 MB of float32."""
@@ -52,7 +52,7 @@ class Block(NamedTuple):
     heads: slice
     rows: slice
     keys: slice
-    """All of them, or for causal rows those up to the last row."""
+    """Those that any of its rows can see by their position."""
     in_place: bool
     """Whether a step may overwrite the one before it: not under autograd."""
     workspace: tuple[Tensor, Tensor] | None
@@ -119,7 +119,9 @@ def over_blocks(
         )
     batch, heads, group, queries = problem.query.shape[:4]
     keys = problem.key.shape[2]
-    row = max(1, group * keys)
+    # A window cuts the keys of a block.
+    reach = keys if problem.window is None else min(keys, 2 * problem.window + BLOCK_ROWS)
+    row = max(1, group * reach)
     rows = min(max(1, BLOCK // row), max(1, queries), BLOCK_ROWS)
     head_step = min(max(1, BLOCK // (row * rows)), max(1, heads))
     batch_step = min(max(1, BLOCK // (row * rows * max(1, heads))), max(1, batch))
@@ -171,10 +173,12 @@ def logits_of(
     # In place, on what was just made.
     if where is not None:
         logits = logits.masked_fill_(~where, -torch.inf)
-    if problem.causal:
+    if problem.window is not None:
+        logits = logits.masked_fill_(~position_mask(problem, block), -torch.inf)
+    elif problem.causal:
         # Only the last columns are beyond the edge of any row.
         edge = slice(max(0, block.rows.start - problem.first_key), block.keys.stop)
-        hidden = ~causal_mask(problem, block)[:, edge]
+        hidden = ~position_mask(problem, block)[:, edge]
         logits[..., edge].masked_fill_(hidden, -torch.inf)
     return logits, where
 
@@ -197,18 +201,10 @@ def rows_of(bits: Float[Tensor, "b h g q k"], block: Block) -> Rows:
 
 def count_of(problem: Problem, block: Block, where: Tensor | None, shape: torch.Size) -> Tensor:
     """How many keys each row of a block can see, [batch kv_heads group query]."""
-    device = problem.query.device
-    if problem.causal:
-        reach = torch.arange(
-            block.rows.start + 1, block.rows.stop + 1, dtype=torch.int32, device=device
-        )
-        reach = (reach - problem.first_key).clamp(0, block.keys.stop)
-        if where is not None:
-            where = where & causal_mask(problem, block)
-    else:
-        reach = torch.full((shape[3],), block.keys.stop, dtype=torch.int32, device=device)
     if where is None:
-        return reach.expand(shape[:4])
+        return reach_of(problem, block.rows).expand(shape[:4])
+    if problem.causal or problem.window is not None:
+        where = where & position_mask(problem, block)
     visible = where.expand(*where.shape[:4], shape[4])
     return visible.sum(-1, dtype=torch.int32).expand(shape[:4])
 
@@ -237,27 +233,60 @@ def extremes(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def _extremes(problem: Problem, block: Block) -> tuple[Tensor, Tensor]:
-    logits, _ = logits_of(problem, block, 1.0)
-    if logits.shape[-1] == 0:
-        nothing = logits.sum(-1)
+    bits, _ = logits_of(problem, block, BITS)
+    return ends_of(bits, block)
+
+
+def ends_of(bits: Float[Tensor, "b h g q k"], block: Block) -> tuple[Tensor, Tensor]:
+    """The largest and the smallest visible logit of each row, in nats, of logits in bits."""
+    if bits.shape[-1] == 0:
+        nothing = bits.sum(-1)
         return nothing - torch.inf, nothing + torch.inf
-    return logits.amax(-1), torch.where(logits == -torch.inf, torch.inf, logits).amin(-1)
+    # A hidden key is -inf; made +inf it is never the smallest.
+    upside = {"nan": torch.nan, "posinf": torch.inf, "neginf": torch.inf}
+    seen = torch.nan_to_num(bits, **upside, out=block.space(1, bits.shape))
+    return bits.amax(-1) * LOG_2, seen.amin(-1) * LOG_2
 
 
-def causal_mask(problem: Problem, block: Block) -> Bool[Tensor, "query key"]:
-    """Which keys are not later than the query."""
+def position_mask(problem: Problem, block: Block) -> Bool[Tensor, "query key"]:
+    """Which keys are not later than the query, and inside its window."""
     device = problem.query.device
-    query = torch.arange(block.rows.start, block.rows.stop, device=device)
-    key = torch.arange(block.keys.stop, device=device) + problem.first_key
-    return key <= query[:, None]
+    query = torch.arange(block.rows.start, block.rows.stop, device=device)[:, None]
+    key = torch.arange(block.keys.start, block.keys.stop, device=device) + problem.first_key
+    if problem.window is None:
+        return key <= query
+    seen = key > query - problem.window
+    return seen & (key <= query if problem.causal else key < query + problem.window)
+
+
+def reach_of(problem: Problem, rows: slice) -> Int[Tensor, " query"]:
+    """How many keys each of these rows can see by its position."""
+    keys, device = problem.key.shape[2], problem.query.device
+    position = torch.arange(rows.start, rows.stop, dtype=torch.int32, device=device)
+    position = position - problem.first_key
+    if problem.causal:
+        stop = position + 1
+    elif problem.window is not None:
+        stop = position + problem.window
+    else:
+        stop = torch.full_like(position, keys)
+    stop = stop.clamp(0, keys)
+    if problem.window is None:
+        return stop
+    return stop - torch.minimum((position - problem.window + 1).clamp(min=0), stop)
 
 
 def _keys(problem: Problem, rows: slice) -> slice:
-    """The keys that any of these rows can see: a causal block stops at its last row."""
-    keys = problem.key.shape[2]
-    if not problem.causal:
-        return slice(0, keys)
-    return slice(0, min(max(0, rows.stop - problem.first_key), keys))
+    """The keys that any of these rows can see: a causal block stops at its last row, and a window
+    begins with its first.
+    """
+    start, stop = 0, problem.key.shape[2]
+    if problem.causal:
+        stop = min(max(0, rows.stop - problem.first_key), stop)
+    if problem.window is not None:
+        stop = min(max(0, rows.stop - 1 + problem.window - problem.first_key), stop)
+        start = min(max(0, rows.start - problem.window + 1 - problem.first_key), stop)
+    return slice(start, stop)
 
 
 def _part(mask: Tensor, block: Block) -> Tensor:

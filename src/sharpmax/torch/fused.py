@@ -40,6 +40,8 @@ def refusal(problem: Problem) -> str | None:
         return f"softcap={problem.softcap}"
     if problem.bias is not None:
         return f"an additive attn_mask ({problem.bias.dtype}; a boolean one is served)"
+    if problem.window is not None:
+        return f"window={problem.window}"
     if problem.dropout:
         return f"dropout_p={problem.dropout}"
     if problem.sinks is not None and problem.differentiates:

@@ -41,6 +41,8 @@ class Problem:
     bias: Float[Tensor, "batch|1 kv_heads|1 group|1 query|1 key|1"] | None
     causal: bool
     """Query i sees keys up to position i, the first key being at `first_key`."""
+    window: int | None
+    """Query i sees only keys less than this far from position i."""
     scale: float
     softcap: float | None
     sinks: Float[Tensor, "kv_heads group"] | None
@@ -90,6 +92,7 @@ def pose(
     enable_gqa: bool = False,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    window: int | None = None,
 ) -> Problem:
     """Check the arguments of an attention call and bring them to one shape."""
     _check_tensors(query=query, key=key, value=value)
@@ -114,6 +117,7 @@ def pose(
         mask=mask if mask is not None and mask.dtype == torch.bool else None,
         bias=mask if mask is not None and mask.dtype != torch.bool else None,
         causal=bool(is_causal),
+        window=None if window is None else _window(window),
         scale=_scale(scale, query.shape[-1]),
         softcap=None if softcap is None else _array.positive_number("softcap", softcap),
         sinks=None if sinks is None else _sinks(sinks, query, (kv_heads, group)),
@@ -233,6 +237,12 @@ def _scale(scale: float | None, dim: int) -> float:
     if not _array.is_number(scale) or not math.isfinite(scale):
         raise ValueError(f"scale must be a finite number, got {scale!r}")
     return float(scale)
+
+
+def _window(window: int) -> int:
+    if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+        raise ValueError(f"window must be a whole number of keys, 1 or more, got {window!r}")
+    return window
 
 
 def _probability(dropout: float) -> float:

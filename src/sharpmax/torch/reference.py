@@ -70,6 +70,9 @@ def visible(problem: Problem) -> Bool[Tensor, "batch kv_heads group query key"]:
     seen = torch.ones(shape, dtype=torch.bool, device=problem.query.device)
     if problem.causal:
         seen = seen.tril(-problem.first_key)
+    if problem.window is not None:
+        reach = problem.window - 1
+        seen = seen.tril(reach - problem.first_key).triu(-reach - problem.first_key)
     if problem.mask is not None:
         seen = seen & problem.mask
     if problem.bias is not None:

@@ -30,7 +30,7 @@ def attend(
         log_sum_exp=problem.restore(found.log_sum_exp),
         count=problem.restore(found.items),
         inverse_temperature=problem.restore(found.inverse_temperature),
-        extremes=functools.partial(blocks.extremes, problem),
+        extremes=lambda: (problem.restore(found.maximum), problem.restore(found.minimum)),
     )
 
 
@@ -41,12 +41,15 @@ class _Found(NamedTuple):
     log_sum_exp: Tensor
     items: Tensor
     inverse_temperature: Tensor
+    maximum: Tensor
+    minimum: Tensor
 
 
 def _attend(problem: Problem, policy: Policy, stats: bool, block: Block) -> tuple[Tensor, ...]:
     """The output of a block of rows, and what is known of them if asked."""
     bits, where = blocks.logits_of(problem, block, blocks.BITS)
     count = blocks.count_of(problem, block, where, bits.shape)
+    ends = blocks.ends_of(bits, block) if stats else ()
     rows = blocks.rows_of(bits, block)
     total, moment = rows.sums(block)
     total = total.clamp(min=1)  # it is 1 or more, but 0 in a row without keys
@@ -57,7 +60,7 @@ def _attend(problem: Problem, policy: Policy, stats: bool, block: Block) -> tupl
     if not stats:
         return (output,)
     # The maximum is a constant of the graph: `total` is relative to it.
-    return output, *_Found(entropy, rows.maximum + log_total, count, factor)
+    return output, *_Found(entropy, rows.maximum + log_total, count, factor, *ends)
 
 
 def _output(problem: Problem, block: Block, rows: Rows, factor: Tensor) -> Tensor:
