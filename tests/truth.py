@@ -33,6 +33,7 @@ def attention(
     visible: np.ndarray | None = None,
     bias: np.ndarray | None = None,
     causal: bool = False,
+    window: int | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: np.ndarray | None = None,
@@ -59,6 +60,8 @@ def attention(
         shown = seen[place] & (added[place] > -np.inf)
         if causal:
             shown = shown & (np.arange(keys) <= i)
+        if window is not None:
+            shown = shown & (np.abs(np.arange(keys) - i) < window)
         if not shown.any():
             answer.inverse_temperature[place] = policy(0.0, 0)
             continue

@@ -43,6 +43,7 @@ def chosen(monkeypatch):
     ("options", "name"),
     [
         ({"softcap": 5.0}, "softcap=5.0"),
+        ({"window": 3}, "window=3"),
         ({"attn_mask": BIAS}, "an additive attn_mask"),
         ({"dropout_p": 0.1}, "dropout_p=0.1"),
         ({"value": torch.ones(2, 4, 7, 3)}, "keys and values of different sizes (8 and 3)"),
@@ -77,6 +78,10 @@ def test_auto_follows_its_rules(chosen):
     attention_stats(QUERY, KEY, softcap=3.0)
     scaled_dot_product_attention(QUERY, KEY, KEY, normaliser=sx.softmax)
     assert chosen == ["streaming", "fused", "streaming", "fused", "streaming", "reference"]
+    del chosen[:]
+    scaled_dot_product_attention(QUERY, KEY, KEY, policy=sx.Constant(1.0))
+    attention(QUERY, KEY, KEY, policy=sx.Constant(1.0))
+    assert chosen == ["fused", "streaming"]  # one call suffices where nobody asks for the entropy
 
 
 @pytest.mark.parametrize("impl", ["reference", "streaming", "fused"])
@@ -120,6 +125,8 @@ def test_a_name_asked_for_runs(impl, chosen):
         ({"query": QUERY.numpy()}, TypeError, "query must be a torch tensor, got ndarray"),
         ({"query": QUERY[0, 0, 0]}, ValueError, "query of shape (8,) must have at least 2 axes"),
         ({"scale": math.nan}, ValueError, "scale must be a finite number, got nan"),
+        ({"window": 0}, ValueError, "window must be a whole number of keys, 1 or more, got 0"),
+        ({"window": 2.5}, ValueError, "window must be a whole number of keys, 1 or more, got 2.5"),
         ({"softcap": 0.0}, ValueError, "softcap must be a positive finite number, got 0.0"),
         ({"dropout_p": 1.5}, ValueError, "dropout_p must be a probability, 0 to 1, got 1.5"),
         ({"sinks": torch.zeros(3)}, ValueError, "sinks of shape (3,) must be one logit a query"),

@@ -88,6 +88,59 @@ def test_equals_attention_to_the_visible_keys(rng, options, kind, causal, querie
         assert_is(found, expected, 1e-12)
 
 
+@pytest.mark.parametrize("impl", ["reference", "streaming"])
+@pytest.mark.parametrize("window", [1, 3, 6, 100])
+@pytest.mark.parametrize("kind", ["none", "padding", "rows", "bias"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("queries", "keys", "kv_heads"), SIZES)
+def test_a_window_is_the_keys_near_the_query(
+    rng, impl, window, kind, causal, queries, keys, kv_heads
+):
+    arrays = make(rng, queries, keys, kv_heads=kv_heads)
+    mask, meaning = mask_of(rng, kind, queries, keys)
+    options = {"softcap": 2.5, "window": window}
+    expected = truth.attention(*arrays, **meaning, causal=causal, **options)
+    found = attention(
+        *map(torch.tensor, arrays),
+        attn_mask=mask,
+        is_causal=causal,
+        enable_gqa=True,
+        impl=impl,
+        **options,
+    )
+    assert_is(found, expected, 1e-12)
+
+
+def test_a_window_computes_no_block_outside_it(rng, monkeypatch):
+    """Its cost is that of the window, whatever the number of keys."""
+    query, key, value = map(torch.tensor, make(rng, 64, 64))
+    widths = []
+    logits_of = blocks.logits_of
+
+    def spy(*arguments):
+        logits, where = logits_of(*arguments)
+        widths.append(logits.shape[-1])
+        return logits, where
+
+    monkeypatch.setattr(blocks, "logits_of", spy)
+    attention(query, key, value, is_causal=True, window=5)
+    assert max(widths) <= 5 + blocks.BLOCK_ROWS - 1
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_window_has_the_gradient_of_the_reference(rng, causal):
+    for impl in ("reference", "streaming"):
+        leaves = [torch.tensor(array, requires_grad=True) for array in make(rng, 9, 11)]
+        found = attention(*leaves, is_causal=causal, window=3, impl=impl)
+        (found.output.square().sum() + found.stats.entropy.sum()).backward()
+        gradients = [leaf.grad for leaf in leaves]
+        if impl == "reference":
+            rng = np.random.default_rng(7)
+            expected = gradients
+    for ours, theirs in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("impl", ["streaming", "fused"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("causal", [False, True])

@@ -66,7 +66,7 @@ def scaled_dot_product_attention(
     part of the logit and sharpened with it; -inf, and the lowest number of its type, hide the key.
     `sinks` is one logit a head that takes part in the normalisation, is not sharpened, and whose
     weight goes nowhere. `is_causal` lets query i see keys 0 to i, and may be combined with a mask.
-    `window` lets it see only keys less than that far from i: with `is_causal`, the last `window` keys.
+    `window` lets it see only keys less than that far from i: with `is_causal`, the last `window`.
 
     `policy=sharpmax.Constant(1.0)` is plain attention. `normaliser(logits, where=, axis=-1)`
     replaces the softmax altogether.
@@ -167,13 +167,14 @@ def _dispatch(
 
 
 def _is_learned(policy: Policy, problem: Problem) -> bool:
-    """Whether the policy has a parameter that needs a gradient: asked of one row, and only where
-    nothing else tells that gradients are wanted.
+    """Whether the policy has a parameter that needs a gradient: asked of one row a head, and only
+    where nothing else tells that gradients are wanted.
     """
     fixed = isinstance(policy, (Constant, LogLength, Polynomial)) or not callable(policy)
     if fixed or problem.differentiates or not torch.is_grad_enabled():
         return False
-    row = torch.ones(1, dtype=problem.wide, device=problem.query.device)
+    shape = (1, *problem.query.shape[1:3], 1)
+    row = torch.ones(shape, dtype=problem.wide, device=problem.query.device)
     answer = policy(row, row.to(torch.int32))
     return isinstance(answer, Tensor) and answer.requires_grad
 
