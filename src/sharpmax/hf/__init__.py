@@ -1,0 +1,27 @@
+"""Hugging Face models: measure how their attention disperses, sharpen it, and put it back."""
+
+from __future__ import annotations
+
+from sharpmax._errors import MissingExtraError
+
+try:
+    import torch as _torch  # noqa: F401
+    import transformers as _transformers  # noqa: F401
+except ModuleNotFoundError as error:
+    raise MissingExtraError(error.name or "transformers", "hf", "sharpmax.hf") from error
+
+from sharpmax.hf.models import load
+from sharpmax.hf.registry import register
+from sharpmax.hf.sampling import AdaptiveTemperatureLogitsProcessor
+from sharpmax.hf.scan import Scan, scan
+from sharpmax.hf.sharpen import LengthTemperatureWarning, sharpen
+
+__all__ = [
+    "AdaptiveTemperatureLogitsProcessor",
+    "LengthTemperatureWarning",
+    "Scan",
+    "load",
+    "register",
+    "scan",
+    "sharpen",
+]

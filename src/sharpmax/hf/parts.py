@@ -1,0 +1,86 @@
+"""Finished lengths of a scan, kept in a file until the whole is done, so that a scan that was
+killed goes on where it stopped, to the same numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sharpmax._errors import UserError
+from sharpmax.hf.passes import Pass
+from sharpmax.results import Result, Stopwatch
+
+KIND = "scan-part"
+
+
+@dataclass
+class Parts:
+    path: Path | None
+    config: dict[str, Any]
+    done: dict[int, Pass] = field(default_factory=dict)
+
+    @staticmethod
+    def open(path: str | Path | None, config: dict[str, Any]) -> Parts:
+        """Empty, or with what a scan of the same config has left there."""
+        parts = Parts(None if path is None else Path(path), config)
+        if parts.path is None or not parts.path.exists():
+            return parts
+        left = Result.load(parts.path)
+        if left.kind != KIND:
+            raise UserError(f"{path} is a result of kind {left.kind!r}, not a scan to resume")
+        differing = [name for name in config if left.config.get(name) != _plain(config[name])]
+        if differing:
+            raise UserError(
+                f"{path} is left from another scan ({', '.join(differing)} differ): delete it, or "
+                "repeat the command it came from to finish it"
+            )
+        seconds = left.measurements["seconds"]
+        for length in left.measurements["lengths"]:
+            mark = f"{length}_"
+            arrays = {
+                name.removeprefix(mark): array
+                for name, array in left.arrays.items()
+                if name.startswith(mark)
+            }
+            parts.done[length] = Pass(arrays, seconds[str(length)])
+        return parts
+
+    def add(self, length: int, found: Pass) -> None:
+        """Keep a finished length, on disk too."""
+        self.done[length] = found
+        if self.path is None:
+            return
+        arrays = {
+            f"{length}_{name}": array
+            for length, one in self.done.items()
+            for name, array in one.arrays.items()
+        }
+        result = Result(
+            kind=KIND,
+            config=self.config,
+            seeds=(self.config["seed"],),
+            measurements={
+                "lengths": list(self.done),
+                "seconds": {str(length): one.seconds for length, one in self.done.items()},
+            },
+            provenance=Stopwatch().provenance(),
+        )
+        result.with_arrays(**arrays).save(self.path, overwrite=True)
+
+    def close(self) -> None:
+        """Remove the file: the whole result takes its place."""
+        if self.path is None or not self.path.exists():
+            return
+        arrays_file = Result.load(self.path).arrays_file
+        self.path.unlink()
+        if arrays_file is not None:
+            self.path.with_name(arrays_file).unlink(missing_ok=True)
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back."""
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,152 @@
+"""Inputs of any length for a scan: the paper's maximum, a text of the user's, a passkey.
+
+Longer ones begin as the shorter ones do, so that from one length to the next nothing changes but
+the length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sharpmax._errors import UserError
+
+UserPrompt = Callable[[int], "str | list[int]"]
+"""From a length to a text or to tokens."""
+
+NUMBERS = tuple(2**power for power in range(3, 10))
+"""8 to 512 numbers."""
+TOKENS = tuple(2**power for power in range(6, 13))
+"""64 to 4,096 tokens."""
+
+FILLER = (
+    "The river runs past the mill and on to the sea. A heron stands in the shallows and waits. "
+    "Clouds drift over the hills, and the road is quiet. Somebody has left a gate open. "
+)
+"""Said over and over, as in the passkey tests of long-context models."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A kind of input: `tokens(length)` makes one."""
+
+    name: str
+    unit: str
+    """What the length counts."""
+    lengths: tuple[int, ...]
+    """Which are usual."""
+    tokens: Callable[[int], list[int]]
+    most: int | None = None
+    """The longest that it can make."""
+
+
+def choose(
+    prompt: str | UserPrompt, tokenizer: Any, *, text: str | Path | None = None, seed: int = 0
+) -> Prompt:
+    """The prompt of this name, or the user's own function of a length."""
+    if text is not None and prompt != "text":
+        raise UserError(f'text={str(text)!r} goes with prompt="text", not with {prompt!r}')
+    if callable(prompt):
+        return _own(prompt, tokenizer)
+    if prompt not in KINDS:
+        raise UserError(
+            f"unknown prompt {prompt!r}: expected one of {', '.join(KINDS)}, or a function of the "
+            "length"
+        )
+    return KINDS[prompt](tokenizer, text, seed)
+
+
+def maximum(tokenizer: Any, text: str | Path | None, seed: int) -> Prompt:
+    """The prompt of the paper's Figure 3, over whole numbers uniform in 0 to 999."""
+
+    def tokens(length: int) -> list[int]:
+        numbers = np.random.default_rng(seed).integers(0, 1000, size=length)
+        sequence = ", ".join(map(str, numbers))
+        question = f"What is the maximum in the following sequence: {sequence}? The maximum is:"
+        return _encoded(tokenizer, question)
+
+    return Prompt("max", "numbers", NUMBERS, tokens)
+
+
+def from_text(tokenizer: Any, text: str | Path | None, seed: int) -> Prompt:
+    """The first tokens of a file."""
+    if text is None:
+        raise UserError('prompt="text" needs a file: give its path as text=')
+    path = Path(text)
+    try:
+        content = path.read_text("utf-8")
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist: give a text file") from error
+    except (IsADirectoryError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a text file in UTF-8") from error
+    every = _encoded(tokenizer, content)
+    if not every:
+        raise UserError(f"{path} is empty: give a text file with something in it")
+    return Prompt(f"text {path.name}", "tokens", TOKENS, lambda length: every[:length], len(every))
+
+
+def passkey(tokenizer: Any, text: str | Path | None, seed: int) -> Prompt:
+    """One five-digit number hidden in filler, and the question for it: exactly `length` tokens."""
+    generator = np.random.default_rng(seed)
+    key, depth = int(generator.integers(10_000, 100_000)), float(generator.random())
+    start = _encoded(tokenizer, "There is a passkey hidden in this text. Remember it.\n")
+    needle = _plain(tokenizer, f"\nThe passkey is {key}. Remember it: {key} is the passkey.\n")
+    end = _plain(tokenizer, "\nWhat is the passkey? The passkey is")
+    filler = _plain(tokenizer, FILLER)
+    least = len(start) + len(needle) + len(end)
+
+    def tokens(length: int) -> list[int]:
+        if length < least:
+            raise UserError(f"a passkey prompt has at least {least} tokens, got length {length}")
+        room = length - least
+        before = round(depth * room)
+        return [
+            *start,
+            *_repeated(filler, before),
+            *needle,
+            *_repeated(filler, room - before),
+            *end,
+        ]
+
+    usual = tuple(length for length in TOKENS if length >= least)
+    return Prompt("passkey", "tokens", usual, tokens)
+
+
+KINDS: dict[str, Callable[[Any, str | Path | None, int], Prompt]] = {
+    "max": maximum,
+    "text": from_text,
+    "passkey": passkey,
+}
+
+
+def _own(function: UserPrompt, tokenizer: Any) -> Prompt:
+    name = getattr(function, "__name__", type(function).__name__)
+
+    def tokens(length: int) -> list[int]:
+        made = function(length)
+        if isinstance(made, str):
+            return _encoded(tokenizer, made)
+        found = [int(token) for token in made]
+        if not found:
+            raise UserError(f"the prompt function {name} gave no tokens for length {length}")
+        return found
+
+    return Prompt(f"function {name}", "length", TOKENS, tokens)
+
+
+def _encoded(tokenizer: Any, text: str) -> list[int]:
+    """With the special tokens that the model expects at the beginning."""
+    # verbose=False: a text that is longer than the model's context is cut, or refused, by us.
+    return list(tokenizer(text, verbose=False)["input_ids"])
+
+
+def _plain(tokenizer: Any, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def _repeated(tokens: list[int], length: int) -> list[int]:
+    return (tokens * (length // len(tokens) + 1))[:length]

@@ -1,0 +1,91 @@
+"""Sharpen a model's attention for as long as a `with` block lasts."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from transformers import PreTrainedModel
+
+from sharpmax._errors import UserError
+from sharpmax.hf import attention
+from sharpmax.hf.attention import Rule
+from sharpmax.hf.check import require_support
+from sharpmax.hf.layers import Layer, attention_layers, chosen, heads_of, own_temperature, select
+from sharpmax.hf.switch import Block, ruled
+from sharpmax.policies import PAPER, Policy
+
+
+class LengthTemperatureWarning(UserWarning):
+    """The model already scales its attention by length; a policy comes on top of that."""
+
+
+@contextmanager
+def sharpen(
+    model: PreTrainedModel,
+    policy: Policy = PAPER,
+    *,
+    layers: Collection[int] | None = None,
+    heads: Collection[int] | None = None,
+) -> Iterator[PreTrainedModel]:
+    """Inside the block each chosen head's rows are sharpened by what the policy answers:
+
+        weights = softmax(b * logits),   b = policy(entropy of softmax(logits), visible tokens)
+
+    in calls of the model, `generate` with any cache, batches with padding, training. The other
+    heads are plain attention. On leaving the block, also by an error, the model is what it was
+    before.
+
+    `layers` and `heads` are numbers, negative ones from the end; a head is meant in every chosen
+    layer. Blocks may be nested: where two speak of one head the later one counts.
+    """
+    if not callable(policy):
+        raise TypeError(f"policy must be a function of (entropy, count), got {policy!r}")
+    every = attention_layers(model)
+    some = select(every, layers)
+    rule = Rule(policy, None if heads is None else _heads(some, heads))
+    require_support(model)
+    _mention_own_temperature(model)
+    with ruled(model, every) as block:
+        for layer in some:
+            attention.RULES[layer.module] = (*attention.RULES[layer.module], rule)
+        try:
+            yield model
+            _require_reached(model, block)
+        finally:
+            for layer in some:
+                left = attention.RULES.get(layer.module, ())
+                attention.RULES[layer.module] = tuple(one for one in left if one is not rule)
+
+
+def _heads(layers: list[Layer], heads: Collection[int]) -> frozenset[int]:
+    sizes = {heads_of(layer) for layer in layers}
+    if len(sizes) != 1 or None in sizes:
+        raise UserError(
+            f"heads={sorted(heads)}: the chosen layers have different numbers of heads "
+            f"({sorted(map(str, sizes))}); choose layers that have the same"
+        )
+    (size,) = sizes
+    assert size is not None
+    return frozenset(chosen(heads, size, "heads"))
+
+
+def _mention_own_temperature(model: PreTrainedModel) -> None:
+    found = own_temperature(model)
+    if found is not None:
+        warnings.warn(
+            f"{type(model).__name__} already has a length temperature of its own, {found}: the "
+            "policy is applied on top of it",
+            LengthTemperatureWarning,
+            stacklevel=4,
+        )
+
+
+def _require_reached(model: PreTrainedModel, block: Block) -> None:
+    """A model that ran without any of its layers asking for attention was not sharpened."""
+    if block.passes and not block.calls:
+        raise UserError(
+            f"{type(model).__name__} ran {block.passes} times inside sharpen, and none of its "
+            "attention layers called transformers' AttentionInterface: nothing was sharpened"
+        )

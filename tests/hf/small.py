@@ -1,0 +1,46 @@
+"""Small models and a small tokenizer, made here and now."""
+
+from __future__ import annotations
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+VOCABULARY = 128
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """One token a character of ASCII."""
+    characters = {chr(code): code for code in range(VOCABULARY)}
+    backend = Tokenizer(models.WordLevel(characters, unk_token="?"))
+    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?")
+
+
+def llama(layers: int = 3, context: int = 512, seed: int = 0, **options: object) -> PreTrainedModel:
+    """Four heads on two key heads, with weights so large that attention is sharp here and there."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=context,
+        initializer_range=0.3,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        **options,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def random_tokens(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(3, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
