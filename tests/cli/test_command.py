@@ -73,26 +73,26 @@ def test_reproduce_writes_three_files_and_keeps_what_is_there(tmp_path):
     assert run("reproduce", "figure1", "--out", str(tmp_path), "--overwrite").returncode == 0
 
 
-def test_demo_prints_the_table_and_draws(tmp_path):
+def test_demo_scans_a_real_model(tmp_path):
     done = run("demo", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    rows = {
-        (row["method"], row["items"]): row
-        for row in Result.load(tmp_path / "growth.json").measurements["rows"]
-    }
-    for item in (16, 16_384):
-        printed = f"{rows['softmax', item]['largest_weight']:.4f}"
-        assert printed in done.stdout
-    for name in ("growth.json", "figure1.png", "figure5.png", "figure5.svg"):
+    found = Result.load(tmp_path / "scan.json")
+    assert found.config["lengths"] == [8, 16, 32, 64, 128, 256, 512]
+    assert found.arrays["last_entropy"].shape == (7, 30, 9)
+    assert f"{found.arrays['last_entropy'][-1].mean():.2f}" in done.stdout
+    first = Result.load(tmp_path / "figure3.json").measurements["mean_entropy"]
+    assert " ".join(f"{nats:.2f}" for nats in first) in done.stdout
+    for name in ("scan.png", "scan.svg", "scan.html", "figure3.png", "figure3.svg"):
         assert (tmp_path / name).stat().st_size > 0
+    assert not list(tmp_path.glob("*part*"))
     assert run("demo", "--out", str(tmp_path)).returncode == 2
 
 
 def test_demo_refuses_before_it_writes_anything(tmp_path):
-    (tmp_path / "figure5.svg").touch()
+    (tmp_path / "figure3.svg").touch()
     done = run("demo", "--out", str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
-    assert [path.name for path in tmp_path.iterdir()] == ["figure5.svg"]
+    assert [path.name for path in tmp_path.iterdir()] == ["figure3.svg"]
 
 
 def test_output_survives_a_reader_that_leaves(tmp_path):

@@ -10,14 +10,17 @@ import pytest
 from matplotlib import image
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from sharpmax import UserError, plot
-from sharpmax.experiments import growth, one_head, power_series
+from hf.small import llama, tokenizer
+from sharpmax import UserError, hf, plot
+from sharpmax.experiments import head_entropy, one_head, power_series
 from sharpmax.plot import style
 from sharpmax.results import Result
 
 EXPERIMENTS = {
     "figure1": lambda: one_head.run(one_head.Config(sizes=(4, 64, 4096), repeats=2)),
+    "figure3": lambda: head_entropy.run(head_entropy.Config(lengths=(8, 32), seeds=(0, 1))),
     "figure5": lambda: power_series.run(power_series.Config(bases=41, temperatures=31)),
+    "scan": lambda: hf.scan(llama(), tokenizer(), [4, 8, 16]),
 }
 
 
@@ -75,8 +78,7 @@ def test_a_picture_is_not_replaced_unasked(stored, tmp_path):
     style.save(figure, tmp_path / "picture", overwrite=True)
 
 
-def test_a_kind_without_a_picture_is_refused():
-    with pytest.raises(
-        UserError, match="no picture for results of kind 'growth': expected figure1, figure5"
-    ):
-        plot.draw(growth.run())
+def test_a_kind_without_a_picture_is_refused(stored):
+    other = Result.load(stored).model_copy(update={"kind": "poem"})
+    with pytest.raises(UserError, match="no picture for results of kind 'poem': expected figure1, "):
+        plot.draw(other)

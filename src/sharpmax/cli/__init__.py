@@ -43,6 +43,8 @@ def _run(arguments: list[str] | None) -> int:
         return _failed(error.format_message())
     except typer.Abort as error:
         raise KeyboardInterrupt from error
+    if code == 130:  # how newer releases of typer tell an interrupt
+        raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
 
 

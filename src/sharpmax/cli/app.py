@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sharpmax import __version__
-from sharpmax.cli import demo, doctor, reproduce
+from sharpmax.cli import demo, doctor, reproduce, scan
 
 app = typer.Typer(
     help="Keep attention sharp as inputs grow: measure, bound and undo the dispersion of softmax.",
@@ -17,6 +17,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(demo.demo)
+app.command()(scan.scan)
 app.command()(reproduce.reproduce)
 app.command()(doctor.doctor)
 

