@@ -439,7 +439,7 @@ def test_matrices_of_weights_are_refused(name):
 
 def test_a_call_that_asks_for_a_matrix_of_weights_is_refused():
     """Outside of transformers' own models."""
-    with pytest.raises(NotImplementedError, match="^Module: sharpmax holds no matrix of weights"):
+    with pytest.raises(NotImplementedError, match=r"^Module: sharpmax holds no matrix of weights"):
         attend(PLAIN, Module(True), *qkv(2, 2), None, output_attentions=True)
 
 

@@ -45,7 +45,7 @@ class Window(torch.Tensor):
         causal: bool,
         dense: Callable[[], Tensor | None],
     ) -> Window:
-        """Query i sees key j if |i - j| < window, and j <= i if causal; `dense` makes it a matrix."""
+        """Query i sees key j if |i - j| < window, and j <= i if causal; `dense` is that matrix."""
         one = torch.zeros((), dtype=torch.bool, device=device)
         mask = torch.Tensor._make_subclass(Window, one.expand(shape))
         mask.window, mask.causal, mask.dense = window, causal, dense
