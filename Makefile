@@ -23,7 +23,8 @@ check: $(VENV)/test.done
 bench: $(VENV)/test.done
 	$(BIN)/python benchmarks/attention_torch.py results/bench_torch.json
 	$(BIN)/python benchmarks/attention_jax.py results/bench_jax.json
-	$(BIN)/python benchmarks/page.py results/bench_torch.json results/bench_jax.json docs/benchmarks.md
+	$(BIN)/python benchmarks/scan_cost.py results/bench_scan.json
+	$(BIN)/python benchmarks/page.py results/bench_torch.json results/bench_jax.json results/bench_scan.json docs/benchmarks.md
 
 format: $(VENV)/test.done
 	$(BIN)/ruff check --fix .

@@ -38,7 +38,18 @@ def machine(result: Result) -> str:
     )
 
 
-def page(torchs: Result, jaxs: Result) -> str:
+def scan_table(scans: Result) -> str:
+    lines = ["| tokens | plain pass, s | scan, s | ratio | peak memory, GB |", "|---" * 5 + "|"]
+    for row in scans.measurements["rows"]:
+        low, high = row["ratio_range"]
+        lines.append(
+            f"| {row['tokens']:,} | {row['plain_seconds']:.1f} | {row['scan_seconds']:.1f} | "
+            f"{row['ratio']:.2f} ({low:.2f} to {high:.2f}) | {row['peak_gigabytes']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def page(torchs: Result, jaxs: Result, scans: Result) -> str:
     found = torchs.measurements
     columns = ["SDPA", "auto", "streaming", "fused", "statistics", "log-length policy", "textbook"]
     memory = "\n".join(
@@ -92,6 +103,17 @@ Working memory of the compiled program, MB:
 | | {" | ".join(names)} |
 |{"---|" * (len(names) + 1)}
 {jax_memory}
+
+### Scan
+
+{scans.config["model"]}, all heads, {scans.config["threads"]} threads: a scan as a ratio to a plain forward
+pass with SDPA, without the output layer; median (range) of {scans.measurements["rows"][0]["rounds"]} and
+{scans.measurements["rows"][-1]["rounds"]} rounds. Memory is all that the process holds at its peak, the
+model's 0.54 GB included. Entropies of the same scan differ from those of eager attention's matrices by at
+most {scans.measurements["largest_difference"]:.1e} nats at {scans.config["checked_tokens"]} tokens.
+{machine(scans)}
+
+{scan_table(scans)}
 {END}"""
 
 
@@ -131,12 +153,12 @@ def picture(result: Result) -> Figure:
 
 
 def main() -> None:
-    torchs, jaxs = Result.load(sys.argv[1]), Result.load(sys.argv[2])
-    document = Path(sys.argv[3])
+    torchs, jaxs, scans = map(Result.load, sys.argv[1:4])
+    document = Path(sys.argv[4])
     text = document.read_text("utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    write_atomically(document, (before + page(torchs, jaxs) + after).encode())
+    write_atomically(document, (before + page(torchs, jaxs, scans) + after).encode())
     style.save(picture(torchs), Path(sys.argv[1]).with_suffix(""), overwrite=True)
     print(f"wrote {document}")
 
