@@ -106,12 +106,12 @@ Working memory of the compiled program, MB:
 
 ### Scan
 
-{scans.config["model"]}, all heads, {scans.config["threads"]} threads: a scan as a ratio to a plain forward
-pass with SDPA, without the output layer; median (range) of {scans.measurements["rows"][0]["rounds"]} and
-{scans.measurements["rows"][-1]["rounds"]} rounds. Memory is all that the process holds at its peak, the
-model's 0.54 GB included. Entropies of the same scan differ from those of eager attention's matrices by at
-most {scans.measurements["largest_difference"]:.1e} nats at {scans.config["checked_tokens"]} tokens.
-{machine(scans)}
+{scans.config["model"]}, all heads, {scans.config["threads"]} threads: a scan as a ratio to a plain
+forward pass with SDPA, without the output layer; median (range) of
+{" and ".join(str(row["rounds"]) for row in scans.measurements["rows"])} rounds. Memory is all that
+the process holds at its peak, the model's 0.54 GB included. Entropies of the scan differ from those
+of eager attention's matrices by at most {scans.measurements["largest_difference"]:.1e} nats at
+{scans.config["checked_tokens"]} tokens. {machine(scans)}
 
 {scan_table(scans)}
 {END}"""
