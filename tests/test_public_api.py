@@ -10,6 +10,7 @@ import jax
 import torch.nn.functional as F  # noqa: N812
 
 import sharpmax as sx
+import sharpmax.hf
 import sharpmax.jax
 import sharpmax.torch
 from sharpmax import ops, theory
@@ -57,6 +58,17 @@ ATTENTION = {
 }
 
 
+HF = {
+    "sharpen": f"(model, policy={sx.PAPER!r}, *, layers=None, heads=None)",
+    "scan": "(model, tokenizer, lengths=None, prompt='max', *, text=None, layers=None, heads=None, "
+    "policy=None, seed=0, name=None, notes=(), resume=None, progress=None)",
+    "register": f"(policy={sx.PAPER!r})",
+    "load": "(name='smollm2', *, device='auto', dtype='auto', allow_pickle=False, "
+    "trust_remote_code=False, report=None)",
+    "AdaptiveTemperatureLogitsProcessor": f"(policy={sx.PAPER!r})",
+}
+
+
 def plain_signature(function: object) -> str:
     signature = inspect.signature(function)
     bare = [
@@ -75,8 +87,8 @@ def test_signatures():
 
 
 def test_attention_signatures():
-    modules = {"torch": sharpmax.torch, "jax": sharpmax.jax}
-    for path, expected in ATTENTION.items():
+    modules = {"torch": sharpmax.torch, "jax": sharpmax.jax, "hf": sharpmax.hf}
+    for path, expected in (ATTENTION | {f"hf.{name}": text for name, text in HF.items()}).items():
         module, _, name = path.partition(".")
         assert plain_signature(getattr(modules[module], name)) == expected, path
 
@@ -102,7 +114,7 @@ def test_the_citation_has_the_version():
 
 
 def test_all_names_exist_and_are_few():
-    for module in (sx, ops, theory, sharpmax.torch, sharpmax.jax):
+    for module in (sx, ops, theory, sharpmax.torch, sharpmax.jax, sharpmax.hf):
         assert sorted(module.__all__, key=str.lower) == sorted(set(module.__all__), key=str.lower)
         for name in module.__all__:
             assert getattr(module, name).__doc__, name

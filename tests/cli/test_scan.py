@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from transformers import Gemma2Config, Gemma2ForCausalLM
 
 import sharpmax.hf as shf
 from hf.small import llama, tokenizer
@@ -146,6 +147,21 @@ def test_a_damaged_model_is_one_line_and_leaves_nothing(folder, tmp_path, capsys
     code, printed, errors = run(capsys, folder, "--out", tmp_path / "out")
     assert (code, printed) == (2, "")
     assert message in errors
+    assert len(errors.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_measured_is_one_line(tmp_path, capsys):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 4}
+    config = Gemma2Config(**sizes, num_attention_heads=4, num_key_value_heads=4, vocab_size=128)
+    Gemma2ForCausalLM(config).save_pretrained(tmp_path / "model")
+    tokenizer().save_pretrained(tmp_path / "model")
+    code, printed, errors = run(
+        capsys, tmp_path / "model", "--policy", "paper", "--lengths", "5", "--out", tmp_path / "out"
+    )
+    assert (code, printed) == (2, "")
+    assert "softcap or a bias: scan it without a policy" in errors
     assert len(errors.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
 

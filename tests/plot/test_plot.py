@@ -80,5 +80,7 @@ def test_a_picture_is_not_replaced_unasked(stored, tmp_path):
 
 def test_a_kind_without_a_picture_is_refused(stored):
     other = Result.load(stored).model_copy(update={"kind": "poem"})
-    with pytest.raises(UserError, match="no picture for results of kind 'poem': expected figure1, "):
+    with pytest.raises(
+        UserError, match="no picture for results of kind 'poem': expected figure1, "
+    ):
         plot.draw(other)

@@ -12,7 +12,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     try:
         return _run(arguments)
-    except UserError as error:
+    except (UserError, NotImplementedError) as error:  # the second: what a library part refuses
         return _failed(str(error))
     except BrokenPipeError:  # the reader, say `head`, has seen enough
         sys.stderr.close()

