@@ -112,15 +112,14 @@ def run(
 
 
 def _read(model: PreTrainedModel, tokens: list[int]) -> None:
-    """Without the output layer, whose logits would take tokens * vocabulary numbers, and without
-    keeping keys and values.
+    """Without keeping keys and values. The output layer, whose logits would take tokens times
+    vocabulary numbers, is not reached: `run` has seen enough before.
     """
-    body = model.base_model
     options: dict[str, Any] = {}
-    if "use_cache" in inspect.signature(body.forward).parameters:
+    if "use_cache" in inspect.signature(model.forward).parameters:
         options["use_cache"] = False
     with evaluating(model):
-        body(input_ids=torch.tensor([tokens], device=model.device), **options)
+        model(input_ids=torch.tensor([tokens], device=model.device), **options)
 
 
 def _joined(plan: Plan, found: dict[int, Seen]) -> dict[str, np.ndarray]:
