@@ -221,6 +221,7 @@ def test_saved_and_loaded(tmp_path):
     assert again.measurements == found.measurements
     for name, array in found.arrays.items():
         np.testing.assert_array_equal(again.arrays[name], array)
+    np.testing.assert_array_equal(np.array(again.measurements["slopes"]), found.slopes)
     assert again.config["model"] == "<b>"
     assert again.seeds == (4,)
     assert again.config["notes"] == ["a note"]
@@ -300,6 +301,18 @@ def test_too_long_for_the_context_says_what_fits():
     assert "the context of this model is 100: give lengths up to 4, of those" in str(caught.value)
     usual = shf.scan(llama(context=200), TOKENIZER)
     assert usual.lengths == [8, 16]  # the usual lengths stop where the context does
+
+
+def test_a_text_that_is_too_short(tmp_path):
+    file = tmp_path / "short.txt"
+    file.write_text("x" * 150)
+    usual = shf.scan(llama(), TOKENIZER, prompt="text", text=file)
+    assert usual.lengths == [64, 128]
+    with pytest.raises(UserError, match=r"length 151: text short\.txt has 150 tokens only; give"):
+        shf.scan(llama(), TOKENIZER, [64, 151], prompt="text", text=file)
+    file.write_text("x" * 9)
+    with pytest.raises(UserError, match=r"none of the usual lengths of prompt 'text short.* fits"):
+        shf.scan(llama(), TOKENIZER, prompt="text", text=file)
 
 
 @pytest.mark.parametrize(
