@@ -262,6 +262,24 @@ def test_a_killed_scan_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_text_that_changed_meanwhile_is_another_scan(tmp_path, monkeypatch):
+    file, resume, run = tmp_path / "a.txt", tmp_path / "part.json", passes.run
+    options = {"prompt": "text", "text": file, "resume": resume}
+
+    def dies(model, plan, tokens, *others):
+        if len(tokens) > 9:
+            raise Killed
+        return run(model, plan, tokens, *others)
+
+    monkeypatch.setattr(passes, "run", dies)
+    file.write_text("abcdefghijklmnop")
+    with pytest.raises(Killed):
+        shf.scan(llama(), TOKENIZER, [8, 16], **options)
+    file.write_text("ABCDEFGHIJKLMNOP")
+    with pytest.raises(UserError, match=r"another scan \(inputs_sha256 differ"):
+        shf.scan(llama(), TOKENIZER, [8, 16], **options)
+
+
 def test_progress_rises_to_one():
     shares = []
     shf.scan(llama(), TOKENIZER, [4, 30], progress=shares.append)
