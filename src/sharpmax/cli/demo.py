@@ -27,7 +27,7 @@ def demo(out: Out = Path("demo"), overwrite: Overwrite = False) -> None:
     typer.echo(
         "Effective: exp(entropy), over how many tokens a head is spread. Largest: its largest\n"
         "weight. Sink: the weight of the first token. Slope: by how much entropy grows for each\n"
-        "nat of log n; 1 is as fast as the input. The heads of the first block spread over\n"
+        "nat of log n; 1 is as fast as the input. Most heads of the first block spread over\n"
         "everything, as in the paper's Figure 3.\n"
         + "First block, mean entropy: "
         + " ".join(f"{nats:.2f}" for nats in figure.measurements["mean_entropy"])
