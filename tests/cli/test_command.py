@@ -34,7 +34,7 @@ def test_help_names_every_command():
     [
         (
             ("reproduce", "figure99"),
-            "cannot reproduce 'figure99': expected one of figure1, figure5",
+            "cannot reproduce 'figure99': expected one of figure1, figure3, figure5",
         ),
         (("reproduce",), "Missing argument"),
         (("reproduce", "figure1", "--colour"), "No such option: --colour"),

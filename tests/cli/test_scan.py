@@ -157,6 +157,7 @@ def test_what_cannot_be_measured_is_one_line(tmp_path, capsys):
     config = Gemma2Config(**sizes, num_attention_heads=4, num_key_value_heads=4, vocab_size=128)
     Gemma2ForCausalLM(config).save_pretrained(tmp_path / "model")
     tokenizer().save_pretrained(tmp_path / "model")
+    capsys.readouterr()
     code, printed, errors = run(
         capsys, tmp_path / "model", "--policy", "paper", "--lengths", "5", "--out", tmp_path / "out"
     )
