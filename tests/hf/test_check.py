@@ -26,14 +26,6 @@ from sharpmax.hf.layers import attention_layers
 PLAIN = sx.Constant(1.0)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 # Models of a type that nobody has heard of.
 
 

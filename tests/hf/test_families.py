@@ -52,14 +52,6 @@ CACHES = ("dynamic", "static", None)
 NEW_TOKENS = 6
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @contextmanager
 def registered(model: PreTrainedModel, policy: Any) -> Iterator[None]:
     """The model with `attn_implementation="sharpmax"`."""

@@ -42,14 +42,6 @@ KINDS: dict[str, tuple[Any, dict[str, bool]]] = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def asked(kind: str, size: int, *lengths: int, **changes: Any) -> dict[str, Any]:
     """What transformers calls a mask function with, for a window of this size."""
     function, skips = KINDS[kind]

@@ -47,14 +47,6 @@ SLIDING_FAMILIES = [
 ]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @contextmanager
 def led_through(
     model: PreTrainedModel, function: Callable[..., Any], masks: bool = True
