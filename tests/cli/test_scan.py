@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 
@@ -11,12 +12,11 @@ import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 import sharpmax.hf as shf
-from hf.small import llama, tokenizer
+from hf.small import count_passes, llama, tokenizer
 from sharpmax import cli
 from sharpmax._errors import UserError
 from sharpmax.cli.policies import policy_named
 from sharpmax.cli.scan import numbers
-from sharpmax.hf import passes
 from sharpmax.policies import PAPER, Constant, LogLength, Saturating
 
 
@@ -176,24 +176,17 @@ def test_a_pickle_if_asked(folder, tmp_path, capsys):
 
 
 def test_a_stopped_scan_goes_on(folder, tmp_path, capsys, monkeypatch):
-    out, real, passed = tmp_path / "out", passes.run, []
-
-    def stops(*arguments):
-        if len(passed) == 2:
-            raise KeyboardInterrupt
-        passed.append(1)
-        return real(*arguments)
-
-    monkeypatch.setattr(passes, "run", stops)
+    out = tmp_path / "out"
+    passed = count_passes(monkeypatch, stop_after=2, error=KeyboardInterrupt)
     code, _, errors = run(capsys, folder, "--lengths", "4,6,8", "--out", out)
     assert code == 130
     assert "stopped" in errors
     part = json.loads((out / "scan.part.json").read_text())
     assert part["measurements"]["lengths"] == [4, 6]
-    monkeypatch.setattr(passes, "run", lambda *a: passed.append(1) or real(*a))
+    passed.stop_after = None
     code, _, errors = run(capsys, folder, "--lengths", "4,6,8", "--out", out)
     assert code == 0, errors
-    assert len(passed) == 3
+    assert passed.number == 3
     assert not list(out.glob("*part*"))
     assert shf.Scan.load(out / "scan.json").lengths == [4, 6, 8]
 
@@ -210,6 +203,23 @@ def test_figure_3_of_another_model(folder, tmp_path, capsys):
     assert np.shape(found["measurements"]["entropy"]) == (5, 7, 4)
     assert cli.main(["reproduce", "figure1", "--model", "x", "--out", str(tmp_path / "1")]) == 2
     assert "--model x goes with figure3" in capsys.readouterr().err
+
+
+def test_a_result_that_cannot_be_written_costs_no_work(folder, tmp_path, capsys, monkeypatch):
+    out = tmp_path / "out"
+    passed = count_passes(monkeypatch)
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", "scan.json")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shf.Scan, "save", full)
+        code, _, errors = run(capsys, folder, "--lengths", "4,6", "--out", out)
+    assert code == 2
+    assert "scan.json: No space left on device" in errors
+    code, _, errors = run(capsys, folder, "--lengths", "4,6", "--out", out)
+    assert code == 0, errors
+    assert passed.number == 2
 
 
 def test_policies_by_name():

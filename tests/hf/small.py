@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
@@ -10,6 +13,8 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
+
+from sharpmax.hf import passes
 
 VOCABULARY = 128
 
@@ -44,3 +49,28 @@ def llama(layers: int = 3, context: int = 512, seed: int = 0, **options: object)
 
 def random_tokens(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(3, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
+
+
+@dataclass
+class Passes:
+    """Forward passes of scans: how many there were, and after how many the next one fails."""
+
+    number: int = 0
+    stop_after: int | None = None
+
+
+def count_passes(
+    monkeypatch: pytest.MonkeyPatch,
+    stop_after: int | None = None,
+    error: type[BaseException] = KeyboardInterrupt,
+) -> Passes:
+    counted, run = Passes(stop_after=stop_after), passes.run
+
+    def counting(*arguments):
+        if counted.number == counted.stop_after:
+            raise error
+        counted.number += 1
+        return run(*arguments)
+
+    monkeypatch.setattr(passes, "run", counting)
+    return counted

@@ -26,7 +26,7 @@ from transformers import (
 
 import sharpmax as sx
 import sharpmax.hf as shf
-from hf.small import VOCABULARY, llama, tokenizer
+from hf.small import VOCABULARY, count_passes, llama, tokenizer
 from sharpmax import UserError
 from sharpmax.hf import attention, masks, passes
 from sharpmax.hf.labels import label, slopes
@@ -191,10 +191,14 @@ class _Largest(torch.utils._python_dispatch.TorchDispatchMode):
         return made
 
 
-def test_the_output_layer_is_not_computed(monkeypatch):
-    model = llama()
-    monkeypatch.setattr(model.lm_head, "forward", None)
+def test_the_output_layer_is_not_computed():
+    """Its logits would take tokens times vocabulary numbers."""
+    model, computed = llama(), []
+    model.lm_head.register_forward_hook(lambda *_: computed.append(1))
     shf.scan(model, TOKENIZER, [5])
+    assert computed == []
+    model(torch.tensor([[5]]))
+    assert computed == [1]
 
 
 def test_windows_are_called_local():
@@ -236,30 +240,25 @@ class Killed(BaseException):
 def test_a_killed_scan_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
     model, resume = llama(), tmp_path / "part.json"
     whole = shf.scan(model, TOKENIZER, [4, 6, 9])
-    run, passed = passes.run, []
-
-    def dies(*arguments):
-        if len(passed) == 2:
-            raise Killed
-        passed.append(1)
-        return run(*arguments)
-
-    monkeypatch.setattr(passes, "run", dies)
+    passed = count_passes(monkeypatch, stop_after=2, error=Killed)
     with pytest.raises(Killed):
         shf.scan(model, TOKENIZER, [4, 6, 9], resume=resume)
     left = Result.load(resume)
     assert left.measurements["lengths"] == [4, 6]
-    monkeypatch.setattr(passes, "run", lambda *a: passed.append(1) or run(*a))
+    passed.stop_after = None
     with pytest.raises(UserError, match=r"left from another scan \(.*seed differ"):
         shf.scan(model, TOKENIZER, [4, 6, 9], resume=resume, prompt=lambda n: [5] * n, seed=1)
     other = llama(seed=1)
     with pytest.raises(UserError, match="weights_sha256 differ"):
         shf.scan(other, TOKENIZER, [4, 6, 9], resume=resume)
     resumed = shf.scan(model, TOKENIZER, [4, 6, 9], resume=resume)
-    assert len(passed) == 3
+    assert passed.number == 3
     for name, array in whole.arrays.items():
         np.testing.assert_array_equal(resumed.arrays[name], array)
+    assert resume.exists()  # nobody has saved the result yet
+    shf.forget(resume)
     assert list(tmp_path.iterdir()) == []
+    shf.forget(resume)
 
 
 def test_a_text_that_changed_meanwhile_is_another_scan(tmp_path, monkeypatch):

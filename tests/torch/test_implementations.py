@@ -11,7 +11,14 @@ import torch
 
 import sharpmax as sx
 import truth
-from sharpmax.torch import attention, attention_stats, blocks, fused, scaled_dot_product_attention
+from sharpmax.torch import (
+    attention,
+    attention_stats,
+    blocks,
+    blockwise,
+    fused,
+    scaled_dot_product_attention,
+)
 from sharpmax.torch.problem import pose
 
 STATS = ("entropy", "log_sum_exp", "max_logit", "min_logit", "count", "inverse_temperature")
@@ -58,6 +65,12 @@ def assert_is(found, expected: truth.Truth, tolerance: float):
         np.testing.assert_allclose(ours, getattr(expected, name), rtol=tolerance, atol=tolerance)
 
 
+def attend(arrays, mask, causal, impl, options):
+    tensors = map(torch.tensor, arrays)
+    settings = {"attn_mask": mask, "is_causal": causal, "enable_gqa": True, "impl": impl}
+    return attention(*tensors, **settings, **options)
+
+
 OPTIONS = [{}, {"softcap": 2.5}, {"sinks": True}, {"scale": 0.2}, {"softcap": 4.0, "sinks": True}]
 
 
@@ -76,14 +89,7 @@ def test_equals_attention_to_the_visible_keys(rng, options, kind, causal, querie
     for impl in IMPLEMENTATIONS:
         if impl == "fused" and ("softcap" in options or kind == "bias"):
             continue  # refused by name, see test_api
-        found = attention(
-            *map(torch.tensor, arrays),
-            attn_mask=mask,
-            is_causal=causal,
-            enable_gqa=True,
-            impl=impl,
-            **options,
-        )
+        found = attend(arrays, mask, causal, impl, options)
         # Logits reach 40 here, entropies lose their last digits: 1e-15 * 40 * a few sums.
         assert_is(found, expected, 1e-12)
 
@@ -100,29 +106,21 @@ def test_a_window_is_the_keys_near_the_query(
     mask, meaning = mask_of(rng, kind, queries, keys)
     options = {"softcap": 2.5, "window": window}
     expected = truth.attention(*arrays, **meaning, causal=causal, **options)
-    found = attention(
-        *map(torch.tensor, arrays),
-        attn_mask=mask,
-        is_causal=causal,
-        enable_gqa=True,
-        impl=impl,
-        **options,
-    )
-    assert_is(found, expected, 1e-12)
+    assert_is(attend(arrays, mask, causal, impl, options), expected, 1e-12)
 
 
 def test_a_window_computes_no_block_outside_it(rng, monkeypatch):
     """Its cost is that of the window, whatever the number of keys."""
     query, key, value = map(torch.tensor, make(rng, 64, 64))
     widths = []
-    logits_of = blocks.logits_of
+    logits_of = blockwise.logits_of
 
     def spy(*arguments):
         logits, where = logits_of(*arguments)
         widths.append(logits.shape[-1])
         return logits, where
 
-    monkeypatch.setattr(blocks, "logits_of", spy)
+    monkeypatch.setattr(blockwise, "logits_of", spy)
     attention(query, key, value, is_causal=True, window=5)
     assert max(widths) <= 5 + blocks.BLOCK_ROWS - 1
 

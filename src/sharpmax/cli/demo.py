@@ -20,15 +20,14 @@ def demo(out: Out = Path("demo"), overwrite: Overwrite = False) -> None:
     from sharpmax.hf.models import load
 
     loaded = load(report=scan.say)
-    result = scan.scan_with_bar(loaded, out / "scan.part.json", "max")
+    result = scan.scan_with_bar(loaded, out, "max")
     written = scan.write_all(result, out, overwrite)
     scan.print_tables(result)
     figure, files = run_and_draw("figure3", out, overwrite)
     typer.echo(
         "Effective: exp(entropy), over how many tokens a head is spread. Largest: its largest\n"
-        "weight. Sink: the weight of the first token. Slope: by how much entropy grows for each\n"
-        "nat of log n; 1 is as fast as the input. Most heads of the first block spread over\n"
-        "everything, as in the paper's Figure 3.\n"
+        "weight. Sink: the weight of the first token. Slope: the growth of entropy, as above.\n"
+        "Most heads of the first block spread over everything, as in the paper's Figure 3.\n"
         + "First block, mean entropy: "
         + " ".join(f"{nats:.2f}" for nats in figure.measurements["mean_entropy"])
         + " nats at "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,14 +29,8 @@ if TYPE_CHECKING:
     from sharpmax.hf import Scan
     from sharpmax.hf.models import Loaded
 
-MEANING = {
-    "disperses": "disperse",
-    "stays sharp": "stay sharp",
-    "uniform": "are uniform",
-    "sink": "rest on the first token",
-    "local": "see a window only",
-    "unknown": "were seen at one length only",
-}
+PART = "scan.part.json"
+"""What a scan that was stopped leaves in its folder."""
 
 STEEPEST = 8
 """Heads that the second table names."""
@@ -103,7 +96,7 @@ def scan(
         trust_remote_code=trust_remote_code,
         report=say,
     )
-    result = scan_with_bar(loaded, out / "scan.part.json", prompt, text=text, seed=seed, **asked)
+    result = scan_with_bar(loaded, out, prompt, text=text, seed=seed, **asked)
     written = write_all(result, out, overwrite)
     print_tables(result)
     typer.echo("Written: " + ", ".join(map(str, written)))
@@ -118,8 +111,8 @@ def say(line: str) -> None:
     typer.echo(line, err=True)
 
 
-def scan_with_bar(loaded: Loaded, resume: Path, prompt: str, **asked: object) -> Scan:
-    """Scan with a bar and an estimate on standard error."""
+def scan_with_bar(loaded: Loaded, out: Path, prompt: str, **asked: object) -> Scan:
+    """Scan with a bar and an estimate on standard error, resuming what was left in the folder."""
     from sharpmax import hf
     from sharpmax.hf.inputs import reads_two_texts
 
@@ -143,7 +136,7 @@ def scan_with_bar(loaded: Loaded, resume: Path, prompt: str, **asked: object) ->
             prompt=prompt,
             name=loaded.name,
             notes=loaded.notes,
-            resume=resume,
+            resume=out / PART,
             progress=lambda share: bar.update(task, completed=share),
             **asked,  # type: ignore[arg-type]
         )
@@ -151,22 +144,25 @@ def scan_with_bar(loaded: Loaded, resume: Path, prompt: str, **asked: object) ->
 
 def write_all(result: Scan, out: Path, overwrite: bool) -> list[Path]:
     """The result, its picture and its report."""
-    from sharpmax import plot, report
+    from sharpmax import hf, plot, report
     from sharpmax.plot import style
 
     json_file, _, _, html_file = files_of(out)
     written = [result.save(json_file, overwrite=overwrite)]
+    hf.forget(out / PART)
     written += style.save(plot.draw(result), out / "scan", overwrite=overwrite)
     return [*written, report.write([result], html_file, overwrite=overwrite)]
 
 
 def print_tables(result: Scan) -> None:
-    """The lengths, the labels, and the heads that disperse most."""
-    console = Console()
+    """The lengths, what the report says of them, and the heads that disperse most."""
+    from sharpmax.report import reading, summary
+
+    console = Console(highlight=False)
     console.print(lengths_table(result))
-    counts = Counter(name for row in result.labels for name in row if name)
-    parts = [f"{number} {MEANING[label]}" for label, number in counts.most_common()]
-    console.print(f"Of {sum(counts.values())} heads " + ", ".join(parts) + ".\n")
+    for sentence in summary.sentences(reading.read(result)):
+        console.print(sentence)
+    console.print()
     console.print(heads_table(result))
 
 

@@ -11,6 +11,7 @@ except ModuleNotFoundError as error:
     raise MissingExtraError(error.name or "transformers", "hf", "sharpmax.hf") from error
 
 from sharpmax.hf.models import load
+from sharpmax.hf.parts import forget
 from sharpmax.hf.registry import register
 from sharpmax.hf.sampling import AdaptiveTemperatureLogitsProcessor
 from sharpmax.hf.scan import Scan, scan
@@ -20,6 +21,7 @@ __all__ = [
     "AdaptiveTemperatureLogitsProcessor",
     "LengthTemperatureWarning",
     "Scan",
+    "forget",
     "load",
     "register",
     "scan",

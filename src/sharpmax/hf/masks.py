@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
-from transformers.masking_utils import prepare_padding_mask, sdpa_mask
-
-ROWS = 256
-"""Rows of a mask that are looked at together."""
+from transformers.masking_utils import (
+    prepare_padding_mask,
+    sdpa_mask,
+    sliding_window_bidirectional_mask_function,
+    sliding_window_causal_mask_function,
+)
 
 _GETTERS: tuple[Any, ...] = (Tensor.shape, Tensor.dtype, Tensor.device, Tensor.ndim, Tensor.layout)
 _LOOKS = {Tensor.dim, Tensor.size} | {getter.__get__ for getter in _GETTERS}
@@ -112,10 +115,12 @@ def make_mask(
             dense, allow_is_causal_skip=False, allow_is_bidirectional_skip=False
         )
         shape = (batch_size, 1, q_length, kv_length)
+        rule = others.get("mask_function")
         # transformers counts the token itself in a causal window, and not in a bidirectional one.
-        for window, causal in ((local_size, True), (local_size + 1, False)):
-            if _is_window(others.get("mask_function"), shape, window, causal, device):
-                return Window.of(shape, device, window, causal, unskipped)
+        if _same(rule, sliding_window_causal_mask_function(local_size)):
+            return Window.of(shape, device, local_size, True, unskipped)
+        if _same(rule, sliding_window_bidirectional_mask_function(local_size)):
+            return Window.of(shape, device, local_size + 1, False, unskipped)
     return dense(
         allow_is_causal_skip=allow_is_causal_skip,
         allow_is_bidirectional_skip=allow_is_bidirectional_skip,
@@ -126,30 +131,16 @@ def _is_zero(offset: int | Tensor) -> bool:
     return int(offset) == 0
 
 
-def _is_window(
-    mask_function: Callable[..., Tensor] | None,
-    shape: tuple[int, int, int, int],
-    window: int,
-    causal: bool,
-    device: torch.device | str,
-) -> bool:
-    """Whether transformers' own rule is this window: chunked attention also comes with a local
-    size. All of it is compared, a few rows at a time.
+def _same(one: Any, other: Any) -> bool:
+    """Whether two of transformers' rules are one rule: the same code on the same numbers. Chunked
+    attention has a local size too, but not the code of a window.
     """
-    if mask_function is None:
-        return False
-    batch, _, queries, keys = shape
-    first = torch.zeros(1, 1, 1, 1, dtype=torch.long, device=device)
-    items = torch.arange(batch, device=device)[:, None, None, None]
-    key = torch.arange(keys, device=device)[None, None, None, :]
-    for start in range(0, queries, ROWS):
-        query = torch.arange(start, min(start + ROWS, queries), device=device)[None, None, :, None]
-        seen = (key > query - window) & (key <= query if causal else key < query + window)
-        if not torch.equal(
-            torch.as_tensor(mask_function(items, first, query, key)).expand(
-                batch, 1, query.shape[2], keys
-            ),
-            seen.expand(batch, 1, query.shape[2], keys),
-        ):
-            return False
-    return True
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if not isinstance(one, FunctionType) or not isinstance(other, FunctionType):
+        return type(one) is type(other) is int and one == other
+    return one.__code__ is other.__code__ and _same(_held(one), _held(other))
+
+
+def _held(function: FunctionType) -> tuple[Any, ...]:
+    return tuple(cell.cell_contents for cell in function.__closure__ or ())

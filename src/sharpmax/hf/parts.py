@@ -1,4 +1,4 @@
-"""Finished lengths of a scan, kept in a file until the whole is done, so that a scan that was
+"""Finished lengths of a scan, kept in a file until its result is saved, so that a scan that was
 killed goes on where it stopped, to the same numbers.
 """
 
@@ -69,14 +69,16 @@ class Parts:
         )
         result.with_arrays(**arrays).save(self.path, overwrite=True)
 
-    def close(self) -> None:
-        """Remove the file: the whole result takes its place."""
-        if self.path is None or not self.path.exists():
-            return
-        arrays_file = Result.load(self.path).arrays_file
-        self.path.unlink()
-        if arrays_file is not None:
-            self.path.with_name(arrays_file).unlink(missing_ok=True)
+
+def forget(path: str | Path) -> None:
+    """Remove what a scan kept to be resumed, once its result is saved."""
+    path = Path(path)
+    if not path.exists():
+        return
+    arrays_file = Result.load(path).arrays_file
+    path.unlink()
+    if arrays_file is not None:
+        path.with_name(arrays_file).unlink(missing_ok=True)
 
 
 def _plain(value: Any) -> Any:

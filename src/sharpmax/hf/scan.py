@@ -114,7 +114,8 @@ def scan(
     the file `text`), `"passkey"`, or a function from a length to a text or a list of tokens.
     `layers` and `heads` limit what is measured, and the pass ends after the last such layer.
     With a `policy` the model is sharpened by it, and the sharpened weights are measured.
-    `resume` names a file that keeps finished lengths until the scan is complete.
+    `resume` names a file that keeps finished lengths, for the same call to go on from; it stays,
+    so that nothing is lost before the result is saved. `forget` removes it.
     """
     watch = Stopwatch()
     plan = Plan.of(model, layers, heads)
@@ -137,9 +138,7 @@ def scan(
         if length not in parts.done:
             parts.add(length, passes.run(model, plan, tokens, policy, bar.layer))
         bar.length()
-    result = _result(config, plan, inputs, parts, watch)
-    parts.close()
-    return result
+    return _result(config, plan, inputs, parts, watch)
 
 
 class _Bar:
@@ -153,14 +152,12 @@ class _Bar:
 
     def layer(self) -> None:
         self.seen += 1
-        self.report(sum(self.shares[: self.done]) + self._now() * self.seen / self.layers)
+        now = self.shares[self.done] * self.seen / self.layers
+        self.report(sum(self.shares[: self.done]) + now)
 
     def length(self) -> None:
         self.done, self.seen = self.done + 1, 0
         self.report(sum(self.shares[: self.done]))
-
-    def _now(self) -> float:
-        return self.shares[self.done]
 
 
 def _of_model(model: PreTrainedModel, name: str | None, notes: Sequence[str]) -> dict[str, Any]:

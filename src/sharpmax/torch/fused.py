@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from sharpmax.policies import Policy, inverse_temperatures, needs_entropy
-from sharpmax.torch import blocks, kernels, streaming
+from sharpmax.torch import blockwise, kernels, streaming
 from sharpmax.torch.problem import Problem
 from sharpmax.torch.stats import AttentionStats
 
@@ -79,7 +79,7 @@ def attend(
         log_sum_exp=problem.restore(total),
         count=problem.restore(count),
         inverse_temperature=problem.restore(factor),
-        extremes=functools.partial(blocks.extremes, problem),
+        extremes=functools.partial(blockwise.extremes, problem),
     )
 
 

@@ -20,8 +20,8 @@ from torch.distributed import ProcessGroup
 from sharpmax.ops import SoftmaxState
 from sharpmax.ops._rows import NOTHING
 from sharpmax.policies import PAPER, Policy, inverse_temperatures
-from sharpmax.torch import blocks
-from sharpmax.torch.blocks import Block
+from sharpmax.torch import blockwise
+from sharpmax.torch.blocks import Block, over_blocks
 from sharpmax.torch.problem import Problem, pose
 from sharpmax.torch.stats import AttentionOutput, AttentionStats
 
@@ -96,7 +96,7 @@ def _merged_state(problem: Problem, group: ProcessGroup | None) -> SoftmaxState:
     The merge of `SoftmaxState`, written as two reductions: the maximum of the maxima, then the sum
     of the sums relative to it.
     """
-    state = SoftmaxState(*blocks.over_blocks(problem, functools.partial(_state, problem)))
+    state = SoftmaxState(*over_blocks(problem, functools.partial(_state, problem)))
     maximum = _reduced(state.max, dist.ReduceOp.MAX, group)
     sums = _summed(torch.stack(state.relative_to(maximum)), group)
     return SoftmaxState(
@@ -109,14 +109,10 @@ def _merged_state(problem: Problem, group: ProcessGroup | None) -> SoftmaxState:
 
 
 def _state(problem: Problem, block: Block) -> tuple[Tensor, ...]:
-    bits, where = blocks.logits_of(problem, block, blocks.BITS)
-    count = blocks.count_of(problem, block, where, bits.shape)
-    if bits.shape[-1] == 0:
-        minimum = bits.sum(-1) + torch.inf
-    else:
-        hidden = bits.detach() == -torch.inf
-        minimum = torch.where(hidden, torch.inf, bits.detach()).amin(-1) * blocks.LOG_2
-    rows = blocks.rows_of(bits, block)
+    bits, where = blockwise.logits_of(problem, block, blockwise.BITS)
+    count = blockwise.count_of(problem, block, where, bits.shape)
+    _, minimum = blockwise.ends_of(bits.detach(), block)
+    rows = blockwise.rows_of(bits, block)
     total, moment = rows.sums(block)
     return rows.maximum, minimum, count, total, moment
 
@@ -125,7 +121,7 @@ def _merged_output(
     problem: Problem, state: SoftmaxState, factor: Tensor, group: ProcessGroup | None
 ) -> Tensor:
     compute = functools.partial(_weighted, problem, factor)
-    weighted, mass, maximum = blocks.over_blocks(problem, compute)
+    weighted, mass, maximum = over_blocks(problem, compute)
     # From this process's own maximum to the common one; two infinities are no distance apart, and
     # an infinite distance is made finite so that 0 times it is 0.
     distance = torch.where(maximum == state.max, 0.0, (maximum - state.max).clamp(min=NOTHING))
@@ -136,9 +132,9 @@ def _merged_output(
 
 
 def _weighted(problem: Problem, factor: Tensor, block: Block) -> tuple[Tensor, ...]:
-    bits, _ = blocks.logits_of(problem, block, blocks.BITS)
-    rows = blocks.rows_of(bits, block)
-    weighted, mass = blocks.weighted_sum(problem, block, rows, block.of(factor, 3))
+    bits, _ = blockwise.logits_of(problem, block, blockwise.BITS)
+    rows = blockwise.rows_of(bits, block)
+    weighted, mass = blockwise.weighted_sum(problem, block, rows, block.of(factor, 3))
     return weighted, mass, rows.maximum
 
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from sharpmax.policies import Policy, inverse_temperatures
-from sharpmax.torch import blocks
-from sharpmax.torch.blocks import Block, Rows
+from sharpmax.torch import blockwise
+from sharpmax.torch.blocks import Block, over_blocks
+from sharpmax.torch.blockwise import Rows
 from sharpmax.torch.problem import Problem
 from sharpmax.torch.stats import AttentionStats
 
@@ -20,7 +21,7 @@ def attend(
 ) -> tuple[Tensor | None, AttentionStats | None]:
     """Output if there are values, statistics if asked, as `reference` defines them."""
     compute = functools.partial(_attend, problem, policy, stats)
-    found_output, *rest = blocks.over_blocks(problem, compute)
+    found_output, *rest = over_blocks(problem, compute)
     output = None if problem.value is None else problem.restore(found_output)
     if not stats:
         return output, None
@@ -47,10 +48,10 @@ class _Found(NamedTuple):
 
 def _attend(problem: Problem, policy: Policy, stats: bool, block: Block) -> tuple[Tensor, ...]:
     """The output of a block of rows, and what is known of them if asked."""
-    bits, where = blocks.logits_of(problem, block, blocks.BITS)
-    count = blocks.count_of(problem, block, where, bits.shape)
-    ends = blocks.ends_of(bits, block) if stats else ()
-    rows = blocks.rows_of(bits, block)
+    bits, where = blockwise.logits_of(problem, block, blockwise.BITS)
+    count = blockwise.count_of(problem, block, where, bits.shape)
+    ends = blockwise.ends_of(bits, block) if stats else ()
+    rows = blockwise.rows_of(bits, block)
     total, moment = rows.sums(block)
     total = total.clamp(min=1)  # it is 1 or more, but 0 in a row without keys
     log_total = total.log()
@@ -66,7 +67,7 @@ def _attend(problem: Problem, policy: Policy, stats: bool, block: Block) -> tupl
 def _output(problem: Problem, block: Block, rows: Rows, factor: Tensor) -> Tensor:
     if problem.value is None:
         return factor.new_empty(*factor.shape, 0)
-    weighted, mass = blocks.weighted_sum(problem, block, rows, factor)
+    weighted, mass = blockwise.weighted_sum(problem, block, rows, factor)
     mass = mass.clamp(min=1)
     output = weighted / mass[..., None]
     if problem.sinks is not None:
