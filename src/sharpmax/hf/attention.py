@@ -11,15 +11,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from transformers.utils.output_capturing import _active_collector
 
 from sharpmax.hf.masks import Window
 from sharpmax.policies import Constant, Policy, needs_entropy
 from sharpmax.torch import scaled_dot_product_attention
-
-try:
-    from transformers.utils.output_capturing import _active_collector
-except ImportError:  # the first releases of transformers 5 collect them otherwise
-    _active_collector = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -173,8 +169,7 @@ def _collects_weights() -> bool:
     """Whether transformers is collecting the layers' weights and would return an empty tuple of
     them: not every model passes `output_attentions` on, and a config may ask for it as well.
     """
-    collected = None if _active_collector is None else _active_collector.get()
-    return any(key.endswith("attentions") for key in collected or ())
+    return any(key.endswith("attentions") for key in _active_collector.get() or ())
 
 
 def _visible(
