@@ -1,0 +1,255 @@
+"""Training one head on one task from one seed, to the same numbers however often it is killed.
+
+Everything random follows from the seed and the number of the step, so a checkpoint is the weights,
+the optimiser's moments and the number of steps done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from filelock import FileLock, Timeout
+from jax import Array
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from sharpmax._errors import UserError
+from sharpmax._files import write_atomically
+from sharpmax.experiments.jobs import Tell
+from sharpmax.experiments.max_retrieval import data
+from sharpmax.experiments.max_retrieval.model import Weights, forward, initial
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+LOSS_EVERY = 100
+"""Steps between two recorded losses, each the mean of the steps since the one before; also how many
+steps are compiled into one call."""
+
+CHECKPOINT_EVERY = 5_000
+WAIT_FOR_LOCK = 5.0
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a head is trained: the paper's settings where they are known (docs/max_retrieval.md)."""
+
+    task: str = "max"
+    steps: int = 100_000
+    batch: int = 128
+    smallest: int = 5
+    largest: int = 16
+    learning_rate: float = 1e-3
+    decay: float = 1e-3
+    decoupled: bool = True
+    """Whether the decay shrinks the weights by itself (AdamW) or is a term of the loss (L2)."""
+    scaled: bool = True
+    """Whether logits are divided by the square root of the width."""
+    kept_at: tuple[int, ...] = (20_000, 50_000)
+    """Steps whose weights are kept, besides the last."""
+
+
+class Job(NamedTuple):
+    """One training: settings, a seed, and the folder of checkpoints."""
+
+    training: Training
+    seed: int
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        """Its checkpoint. The folder's name tells settings and versions apart, so that trainings
+        that could not continue each other never meet.
+        """
+        made_of = {**asdict(self.training), "jax": jax.__version__, "optax": optax.__version__}
+        digest = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
+        return self.folder / f"{self.training.task}-{digest[:8]}" / f"seed{self.seed}.safetensors"
+
+
+class Trained(NamedTuple):
+    """What a training has reached."""
+
+    seed: int
+    step: int
+    losses: Float[np.ndarray, " records"]
+    weights: dict[int, dict[str, np.ndarray]]
+    """By step: those kept on the way, and the last."""
+    seconds: float
+
+
+class State(NamedTuple):
+    weights: Weights
+    optimiser: Any
+
+
+def optimiser(training: Training) -> optax.GradientTransformation:
+    """Adam, its decay decoupled or as an L2 term: decay / 2 times the squared norm in the loss."""
+    if training.decoupled:
+        return optax.adamw(training.learning_rate, weight_decay=training.decay)
+    return optax.chain(
+        optax.add_decayed_weights(training.decay), optax.adam(training.learning_rate)
+    )
+
+
+def streams(seed: int) -> tuple[Array, Array]:
+    """The random keys of the initial weights and of the training data."""
+    initialising, drawing = jax.random.split(jax.random.key(seed))
+    return initialising, drawing
+
+
+def loss_of(weights: Weights, sets: data.Sets, training: Training) -> Float[Array, ""]:
+    classes = forward(weights, sets, scaled=training.scaled)
+    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(classes, sets.answer))
+
+
+@partial(jax.jit, static_argnames="training")
+def begin(key: Array, training: Training) -> State:
+    """The state before the first step."""
+    weights = initial(key)
+    return State(weights, optimiser(training).init(weights))
+
+
+@partial(jax.jit, static_argnames="training", donate_argnums=0)
+def advance(
+    state: State, key: Array, first: Array, training: Training
+) -> tuple[State, Float[Array, ""]]:
+    """`LOSS_EVERY` steps from the step `first`, and the mean of their losses."""
+    method = optimiser(training)
+
+    def step(state: State, number: Array) -> tuple[State, Array]:
+        sets = data.draw(
+            training.task,
+            jax.random.fold_in(key, number),
+            training.batch,
+            training.smallest,
+            training.largest,
+        )
+        loss, gradient = jax.value_and_grad(loss_of)(state.weights, sets, training)
+        changes, moments = method.update(gradient, state.optimiser, state.weights)
+        return State(optax.apply_updates(state.weights, changes), moments), loss
+
+    state, losses = jax.lax.scan(step, state, first + jnp.arange(LOSS_EVERY, dtype=jnp.int32))
+    return state, jnp.mean(losses)
+
+
+def train(job: Job, tell: Tell = lambda share: None) -> Trained:
+    """Train to the end, from the checkpoint if there is one."""
+    _check(job.training)
+    job.path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(job.path.with_suffix(".lock"), timeout=WAIT_FOR_LOCK):
+            return _train(job, tell)
+    except Timeout as error:
+        raise UserError(
+            f"{job.path} is being trained by another process: wait for it, or choose another folder"
+        ) from error
+
+
+def _train(job: Job, tell: Tell) -> Trained:
+    training, begun = job.training, time.monotonic()
+    initialising, key = streams(job.seed)
+    state = begin(initialising, training)
+    step, losses, kept, before = 0, list[float](), dict[int, Any](), 0.0
+    if job.path.exists():
+        state, step, losses, kept, before = _read(job.path, state)
+    while step < training.steps:
+        state, loss = advance(state, key, jnp.asarray(step, jnp.int32), training)
+        step += LOSS_EVERY
+        losses.append(float(loss))
+        if step in training.kept_at or step == training.steps:
+            kept[step] = {name: np.asarray(array) for name, array in state.weights.items()}
+        if step % CHECKPOINT_EVERY == 0 or step == training.steps:
+            seconds = before + time.monotonic() - begun
+            _write(job, state, step, losses, kept, seconds)
+        tell(step / training.steps)
+    if not np.isfinite(losses).all():
+        raise UserError(f"training diverged (seed {job.seed}): a loss of {training} is not finite")
+    return read(job.path)
+
+
+def read(path: Path) -> Trained:
+    """What a checkpoint holds, without the state of the optimiser."""
+    tensors, about = _open(path)
+    return Trained(
+        about["seed"],
+        about["step"],
+        tensors["losses"],
+        {int(step): _group(tensors, f"at{step}.") for step in about["kept"]},
+        about["seconds"],
+    )
+
+
+def versions() -> dict[str, str]:
+    """What a training's numbers depend on besides its settings."""
+    return {name: metadata.version(name) for name in ("sharpmax", "jax", "optax")}
+
+
+def _write(
+    job: Job, state: State, step: int, losses: list[float], kept: dict[int, Any], seconds: float
+) -> None:
+    tensors = {f"weights.{name}": np.asarray(array) for name, array in state.weights.items()}
+    for place, leaf in enumerate(jax.tree.leaves(state.optimiser)):
+        tensors[f"optimiser.{place}"] = np.asarray(leaf)
+    for at, weights in kept.items():
+        tensors |= {f"at{at}.{name}": array for name, array in weights.items()}
+    tensors["losses"] = np.asarray(losses, np.float64)
+    about = {
+        "training": asdict(job.training),
+        "seed": job.seed,
+        "step": step,
+        "kept": list(kept),
+        "seconds": seconds,
+        "versions": versions(),
+    }
+    write_atomically(job.path, save(tensors, {"sharpmax": json.dumps(about)}))
+
+
+def _read(path: Path, fresh: State) -> tuple[State, int, list[float], dict[int, Any], float]:
+    tensors, _ = _open(path)
+    weights = {name: jnp.asarray(tensors[f"weights.{name}"]) for name in fresh.weights}
+    leaves, shape = jax.tree.flatten(fresh.optimiser)
+    moments = [jnp.asarray(tensors[f"optimiser.{place}"]) for place in range(len(leaves))]
+    state = State(weights, jax.tree.unflatten(shape, moments))
+    found = read(path)
+    return state, found.step, found.losses.tolist(), dict(found.weights), found.seconds
+
+
+def _open(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    try:
+        with safe_open(path, "numpy") as stored:
+            about = json.loads((stored.metadata() or {})["sharpmax"])
+            return {name: stored.get_tensor(name) for name in stored.keys()}, about  # noqa: SIM118
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise UserError(
+            f"{path} is damaged ({error}): delete it, and its training begins anew"
+        ) from error
+
+
+def _group(tensors: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    return {
+        name.removeprefix(prefix): array
+        for name, array in tensors.items()
+        if name.startswith(prefix)
+    }
+
+
+def _check(training: Training) -> None:
+    if training.task not in data.TASKS:
+        raise UserError(f"unknown task {training.task!r}: expected one of {', '.join(data.TASKS)}")
+    uneven = [step for step in (training.steps, *training.kept_at) if step % LOSS_EVERY]
+    if training.steps < 1 or uneven:
+        raise UserError(
+            f"training takes a positive multiple of {LOSS_EVERY} steps, got "
+            f"{uneven[0] if uneven else training.steps}"
+        )
