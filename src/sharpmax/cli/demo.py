@@ -16,7 +16,7 @@ from sharpmax.cli.reproduce import files_of, run_and_draw
 
 def demo(out: Out = Path("demo"), overwrite: Overwrite = False) -> None:
     """Scan SmolLM2, a real language model, on the prompt of the paper's Figure 3."""
-    refuse_overwriting([*scan.files_of(out), *files_of("figure3", out)], overwrite)
+    refuse_overwriting([*scan.files_of(out), *files_of(out / "figure3")], overwrite)
     from sharpmax.hf.models import load
 
     loaded = load(report=scan.say)

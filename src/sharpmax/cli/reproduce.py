@@ -1,10 +1,11 @@
-"""`sharpmax reproduce`: a figure of the paper as JSON, PNG and SVG."""
+"""`sharpmax reproduce`: a table or figure of the paper as JSON, PNG and SVG."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,23 +14,64 @@ from sharpmax._files import refuse_overwriting
 from sharpmax.cli.options import Out, Overwrite
 from sharpmax.results import Result
 
+
+@dataclass(frozen=True)
+class Experiment:
+    """What can be reproduced: where its `run(config)` is and what it shows."""
+
+    module: str
+    """Of `sharpmax.experiments`."""
+    what: str
+    config: dict[str, Any] = field(default_factory=dict)
+    """What its `Config` is made with."""
+    options: tuple[str, ...] = ()
+    """Options of the command that it knows."""
+
+
 EXPERIMENTS = {
-    "figure1": (
-        "one_head",
-        "a head over a fixed vocabulary disperses as its input grows (Theorem 2.2)",
+    "table1": Experiment(
+        "max_retrieval.table1",
+        "accuracy of max retrieval to 16,384 items, with and without adaptive temperature",
+        options=("quick", "processes", "training"),
     ),
-    "figure3": (
+    "unknowns": Experiment(
+        "max_retrieval.unknowns",
+        "which of the settings that are not known comes closest to Table 1",
+        options=("quick", "processes", "training"),
+    ),
+    "policies": Experiment(
+        "max_retrieval.policies",
+        "other ways to sharpen the heads of Table 1, and what they cost on another task",
+        options=("processes",),
+    ),
+    "figure1": Experiment(
+        "one_head", "a head over a fixed vocabulary disperses as its input grows (Theorem 2.2)"
+    ),
+    "figure2": Experiment(
+        "max_retrieval.maps", "where the max-retrieval head looks as its set grows"
+    ),
+    "figure3": Experiment(
         "head_entropy",
         "heads of a language model's first block against the number of elements",
+        options=("model",),
     ),
-    "figure5": (
-        "power_series",
-        "entropy of ten elements of a power series over base and temperature",
+    "figure5": Experiment(
+        "power_series", "entropy of ten elements of a power series over base and temperature"
+    ),
+    "figure6": Experiment(
+        "max_retrieval.fit", "the polynomial fit, the paper's and ours", options=("processes",)
+    ),
+    "figure7": Experiment(
+        "max_retrieval.maps",
+        "Figure 2 without and with adaptive temperature",
+        config={"methods": ("baseline", "adaptive")},
     ),
 }
-"""What can be reproduced: the module of `sharpmax.experiments` that runs it, and what it shows."""
 
-LISTING = "; ".join(f"{name}: {what}" for name, (_, what) in EXPERIMENTS.items())
+LISTING = "; ".join(f"{name}: {one.what}" for name, one in EXPERIMENTS.items())
+
+TRAINING = "training"
+"""The folder of checkpoints, in that of the results."""
 
 
 def reproduce(
@@ -38,6 +80,22 @@ def reproduce(
     ],
     out: Out = Path("results"),
     overwrite: Overwrite = False,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="For table1 and unknowns: fewer steps, seeds and sets, in minutes; results are "
+            "named NAME-quick.",
+        ),
+    ] = False,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            help="For what trains or examines heads: how many at a time. Default: a core each.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -47,32 +105,70 @@ def reproduce(
         ),
     ] = None,
 ) -> None:
-    """Run an experiment of the paper and draw it: NAME.json, NAME.png and NAME.svg."""
-    for path in run_and_draw(name, out, overwrite, model)[1]:
+    """Run an experiment of the paper and draw it: NAME.json, NAME.png and NAME.svg.
+
+    Trainings keep checkpoints in OUT/training: repeat a command that was stopped, and it goes on.
+    """
+    result, written = run_and_draw(
+        name, out, overwrite, quick=quick, processes=processes, model=model
+    )
+    from sharpmax.cli import tables
+
+    tables.show(result)
+    for path in written:
         typer.echo(path)
 
 
-def files_of(name: str, out: Path) -> list[Path]:
+def files_of(stem: Path) -> list[Path]:
     """What reproducing this writes."""
-    return [(out / name).with_suffix(suffix) for suffix in (".json", ".png", ".svg")]
+    suffixes = (".json", ".png", ".svg", *([".safetensors"] if "table1" in stem.name else []))
+    return [stem.with_suffix(suffix) for suffix in suffixes]
 
 
 def run_and_draw(
-    name: str, out: Path, overwrite: bool, model: str | None = None
+    name: str,
+    out: Path,
+    overwrite: bool,
+    *,
+    quick: bool = False,
+    processes: int | None = None,
+    model: str | None = None,
 ) -> tuple[Result, list[Path]]:
     """The result and the files written; what exists is refused before any work is done."""
     if name not in EXPERIMENTS:
         raise UserError(f"cannot reproduce {name!r}: expected one of {', '.join(EXPERIMENTS)}")
-    if model is not None and name != "figure3":
-        raise UserError(f"--model {model} goes with figure3; {name} has no language model in it")
-    stem = out / name
-    refuse_overwriting(files_of(name, out), overwrite)
+    chosen = EXPERIMENTS[name]
+    _refuse_strange(name, quick=quick, processes=processes, model=model)
+    stem = out / (f"{name}-quick" if quick else name)
+    refuse_overwriting(files_of(stem), overwrite)
     # Imported late: `sharpmax --help` should not wait for the drawing library.
     from sharpmax import plot
+    from sharpmax.cli.progress import bars
     from sharpmax.plot import style
 
-    experiment = import_module(f"sharpmax.experiments.{EXPERIMENTS[name][0]}")
-    chosen = {} if model is None else {"model": model}
-    result: Result = experiment.run(experiment.Config(**chosen))
+    experiment = import_module(f"sharpmax.experiments.{chosen.module}")
+    config = experiment.QUICK if quick else experiment.Config(**_config(chosen, model))
+    with bars() as progress:
+        asked: dict[str, Any] = {}
+        if "processes" in chosen.options:
+            asked |= {"processes": processes, "progress": progress}
+        if "training" in chosen.options:
+            asked["folder"] = out / TRAINING
+        result: Result = experiment.run(config, **asked)
     written = [result.save(stem.with_suffix(".json"), overwrite=overwrite)]
+    if name == "table1":
+        heads = experiment.heads_of(config, out / TRAINING)
+        written.append(heads.save(stem.with_suffix(".safetensors")))
     return result, written + style.save(plot.draw(result), stem, overwrite=overwrite)
+
+
+def _config(chosen: Experiment, model: str | None) -> dict[str, Any]:
+    return chosen.config | ({} if model is None else {"model": model})
+
+
+def _refuse_strange(name: str, **given: object) -> None:
+    """An option that this experiment does not know is not ignored."""
+    for option, value in given.items():
+        if value not in (None, False) and option not in EXPERIMENTS[name].options:
+            fitting = [other for other, one in EXPERIMENTS.items() if option in one.options]
+            raise UserError(f"--{option} goes with {', '.join(fitting)}, not with {name}")

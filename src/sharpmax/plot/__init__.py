@@ -12,7 +12,18 @@ from sharpmax.results import Result
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-KINDS = ("figure1", "figure3", "figure5", "scan")
+KINDS = (
+    "figure1",
+    "figure2",
+    "figure3",
+    "figure5",
+    "figure6",
+    "figure7",
+    "policies",
+    "scan",
+    "table1",
+    "unknowns",
+)
 """Kinds of results that have a picture; each is drawn by the module of its name."""
 
 

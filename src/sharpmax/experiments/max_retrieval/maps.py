@@ -1,0 +1,72 @@
+"""Figures 2 and 7: where the head looks as the set grows.
+
+Rows are random sets, columns the items of highest priority with the maximum at the right, frames
+double the size of the set. The colour is an item's weight: what falls outside the columns is weight
+on items that a head for the maximum should not look at at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from sharpmax.experiments.max_retrieval import data, heads, paper
+from sharpmax.experiments.max_retrieval.exam import EXAMINING
+from sharpmax.experiments.max_retrieval.model import Weights, look
+from sharpmax.experiments.max_retrieval.table1 import METHODS
+from sharpmax.results import Result, Stopwatch
+
+
+@dataclass(frozen=True)
+class Config:
+    methods: tuple[str, ...] = ("baseline",)
+    """Of Table 1; Figure 7 shows adaptive temperature too."""
+    seed: int = 0
+    """Of the head, and of its sets."""
+    sizes: tuple[int, ...] = paper.SIZES
+    sets: int = 32
+    items: int = 16
+    """That are shown."""
+
+
+def run(config: Config = Config()) -> Result:  # noqa: B008 - frozen, so sharing the default is safe
+    watch = Stopwatch()
+    trained = heads.load("max")
+    weights = {name: jnp.asarray(array) for name, array in trained.of(config.seed).items()}
+    frames: dict[str, list[np.ndarray]] = {name: [] for name in config.methods}
+    for size in config.sizes:
+        key = jax.random.fold_in(jax.random.key(EXAMINING + config.seed), size)
+        for name, frame in _frames(weights, key, size, trained.training.scaled, config).items():
+            frames[name].append(np.asarray(frame))
+    measurements = {
+        "sizes": list(config.sizes),
+        "weights": {name: np.stack(rows) for name, rows in frames.items()},  # [size, set, item]
+        "weight_of_maximum": {
+            name: [rows[:, -1].mean() for rows in shown] for name, shown in frames.items()
+        },
+        "heads_sha256": trained.sha256,
+    }
+    return Result(
+        kind="figure2" if config.methods == ("baseline",) else "figure7",
+        config=asdict(config),
+        seeds=(config.seed,),
+        measurements=measurements,
+        provenance=watch.provenance(),
+    )
+
+
+@partial(jax.jit, static_argnames=("size", "scaled", "config"))
+def _frames(
+    weights: Weights, key: Array, size: int, scaled: bool, config: Config
+) -> dict[str, Array]:
+    """The weights of the items of highest priority, by method, each [sets items]."""
+    sets = data.draw("max", key, config.sets, size, size)
+    logits = look(weights, sets, scaled=scaled).logits
+    shown = jnp.argsort(sets.priority, axis=1)[:, -config.items :]
+    given = {name: METHODS[name](logits, where=sets.present) for name in config.methods}
+    return {name: jnp.take_along_axis(rows, shown, axis=1) for name, rows in given.items()}

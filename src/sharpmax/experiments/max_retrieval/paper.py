@@ -1,0 +1,41 @@
+"""Table 1 of arXiv 2410.01104, and how sure we are of each number.
+
+The table was not read in the paper itself but in texts about it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+SIZES: Final = tuple(2**power for power in range(4, 15))
+
+SURE = {
+    "confirmed": "by two or more independent texts about the paper",
+    "one text": "by one text about the paper",
+    "recollection": "unconfirmed",
+}
+
+
+class Row(NamedTuple):
+    """Accuracy in percent, softmax and adaptive temperature, and p of a paired t-test."""
+
+    baseline: float
+    adaptive: float
+    p: float | None
+    """None where the number is not known; from 64 items up it is said to be below 0.05."""
+    sure: str
+
+
+TABLE1: Final[dict[int, Row]] = {
+    16: Row(98.6, 98.6, 0.4, "confirmed"),
+    32: Row(97.1, 97.2, 0.4, "recollection"),
+    64: Row(94.3, 94.5, 0.002, "one text"),
+    128: Row(89.7, 89.9, None, "one text"),
+    256: Row(81.3, 82.1, 2e-4, "one text"),
+    512: Row(70.1, 72.5, None, "confirmed"),
+    1024: Row(53.8, 57.7, 1e-4, "confirmed"),
+    2048: Row(35.7, 39.4, None, "one text"),
+    4096: Row(22.6, 24.9, 0.02, "confirmed"),
+    8192: Row(15.7, 17.5, None, "recollection"),
+    16384: Row(12.4, 14.0, 4e-3, "confirmed"),
+}

@@ -1,0 +1,66 @@
+"""Ways to sharpen the same heads: what each gains, and what it costs on the guard task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sharpmax.plot import style
+from sharpmax.results import Result
+
+NAMES = {
+    "plain": "plain softmax",
+    "paper": "the paper's policy",
+    "saturating": "the same, held at its peak",
+    "refitted-temperature": "refitted to temperatures",
+    "refitted-inverse-temperature": "refitted to inverse temperatures",
+    "log-length": "log n / log 16",
+    "entropy-target": "back to the entropy at 16 items",
+    "argmax": "argmax (no temperature at all)",
+}
+MARKS = "ovs^<DPX"
+
+
+def draw(result: Result) -> Figure:
+    """Max retrieval at the left, the guard task at the right."""
+    found = result.measurements
+    with style.house_style():
+        figure = Figure(figsize=(14.0, 5.6))
+        gain, cost = figure.subplots(1, 2)
+        _curves(gain, found, "max")
+        _curves(cost, found, "most-frequent")
+        gain.set_title("max retrieval: what sharpening gains")
+        cost.set_title("the most frequent class: what it costs")
+        handles, labels = gain.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9.5)
+        figure.suptitle(
+            "The same trained heads, sharpened at inference in different ways",
+            x=0.01,
+            ha="left",
+            fontsize=12.5,
+            fontweight="bold",
+        )
+    return figure
+
+
+def _curves(axes: Axes, found: dict[str, Any], task: str) -> None:
+    sizes = np.asarray(found["sizes"])
+    for (name, label), mark in zip(NAMES.items(), MARKS, strict=True):
+        kept = "" if found["keeps_guard"][name] else " ✗"
+        axes.plot(
+            sizes,
+            100 * np.asarray(found["tasks"][task]["mean"][name]),
+            marker=mark,
+            ms=4.5,
+            lw=1.5,
+            ls="--" if name == "argmax" else "-",
+            label=label + kept,
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes[::2], [f"{size:,}" for size in sizes[::2]])
+    axes.set_ylim(0, 100.8)
+    axes.set_xlabel("items in the set (✗: loses more than a point of the task at the right)")
+    axes.set_ylabel("accuracy, %")
