@@ -91,9 +91,11 @@ def _attend(futures: list[Future[Any]], messages: Any, progress: Progress) -> No
         ended, pending = wait(pending, timeout=PATIENCE, return_when=FIRST_COMPLETED)
         while True:
             try:
-                progress(*messages.get_nowait())
+                place, share = messages.get_nowait()
             except Empty:
                 break
+            if futures[place] in pending:  # what a job said may arrive after its result
+                progress(place, share)
         for future in ended:
             future.result()  # raises what the job raised
             progress(futures.index(future), 1.0)

@@ -1,0 +1,91 @@
+"""Jobs in processes of their own: in order, with progress, and with a clean end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import workers
+
+from sharpmax import UserError
+from sharpmax.experiments import jobs
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    """In the workers too."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+
+
+def test_answers_come_in_the_order_of_the_jobs_and_progress_ends_at_one():
+    seen = {}
+    told = lambda place, share: seen.setdefault(place, []).append(share)  # noqa: E731
+    assert jobs.run(workers.square, [3, 1, 4, 1, 5], processes=2, progress=told) == [
+        9,
+        1,
+        16,
+        1,
+        25,
+    ]
+    assert sorted(seen) == [0, 1, 2, 3, 4]
+    for shares in seen.values():
+        assert shares == sorted(shares)
+        assert shares[-1] == 1.0
+        assert 0.25 in shares
+
+
+def test_nothing_to_do():
+    assert jobs.run(workers.square, []) == []
+
+
+def test_a_job_has_one_thread_whatever_the_machine_has():
+    assert jobs.run(workers.environment, ["NPROC"]) == [("1", "cpu")]
+
+
+def test_an_error_stops_the_others_and_is_the_one_that_is_seen():
+    began = time.monotonic()
+    with pytest.raises(UserError, match="this job is bad"):
+        jobs.run(workers.refuse, ["good", "bad", "good"], processes=2)
+    assert time.monotonic() - began < 30  # a good one alone would take 50 s
+
+
+def test_a_worker_that_is_killed_is_reported():
+    with pytest.raises(UserError, match=r"a worker process was killed.*repeat the command"):
+        jobs.run(workers.die, [0])
+
+
+def test_workers_end_with_a_parent_that_was_killed(tmp_path):
+    mark = tmp_path / "pid"
+    script = (
+        "import workers\nfrom sharpmax.experiments import jobs\n"
+        f"if __name__ == '__main__': jobs.run(workers.wait_for_long, [{str(mark)!r}])\n"
+    )
+    (tmp_path / "main.py").write_text(script)
+    parent = subprocess.Popen([sys.executable, tmp_path / "main.py"])
+    worker = _eventually(lambda: mark.exists() and mark.read_text(), "the worker begins")
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    _eventually(lambda: not _alive(int(worker)), "the worker ends")
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # An orphan that has ended may wait for a parent to take note of it.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def _eventually(condition, what):
+    for _ in range(600):
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"waited a minute in vain: {what}")

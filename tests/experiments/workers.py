@@ -1,0 +1,42 @@
+"""Functions that tests run in other processes: they must be importable there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from sharpmax import UserError
+
+
+def square(job, tell):
+    for share in (0.25, 0.5, 0.75):
+        tell(share)
+        time.sleep(0.3)
+    return job * job
+
+
+def environment(job, tell):
+    import jax
+
+    return os.environ[job], jax.devices()[0].platform
+
+
+def refuse(job, tell):
+    if job == "bad":
+        raise UserError("this job is bad")
+    for _ in range(1000):
+        time.sleep(0.05)
+        tell(0.1)
+    return job
+
+
+def die(job, tell):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_for_long(job, tell):
+    """Says where it is and goes on without telling anybody."""
+    Path(job).write_text(str(os.getpid()))
+    time.sleep(600)
