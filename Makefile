@@ -24,7 +24,8 @@ bench: $(VENV)/test.done
 	$(BIN)/python benchmarks/attention_torch.py results/bench_torch.json
 	$(BIN)/python benchmarks/attention_jax.py results/bench_jax.json
 	$(BIN)/python benchmarks/scan_cost.py results/bench_scan.json
-	$(BIN)/python benchmarks/page.py results/bench_torch.json results/bench_jax.json results/bench_scan.json docs/benchmarks.md
+	$(BIN)/python benchmarks/max_retrieval.py results/bench_max_retrieval.json
+	$(BIN)/python benchmarks/page.py results/bench_torch.json results/bench_jax.json results/bench_scan.json results/bench_max_retrieval.json docs/benchmarks.md
 
 format: $(VENV)/test.done
 	$(BIN)/ruff check --fix .

@@ -64,6 +64,17 @@ def test_commands_run(page, tmp_path):
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_that_take_long_exist(page):
+    """Blocks marked `sh` are not run; their commands and options must still be there."""
+    for line in (line for block in blocks(page, "sh") for line in block.splitlines()):
+        assert line.startswith("sharpmax "), line
+        program = str(Path(sys.executable).with_name("sharpmax"))
+        command = [program, *shlex.split(line, comments=True)[1:], "--help"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
 def test_links_and_make_targets_exist(page):
     text = page.read_text("utf-8")

@@ -34,8 +34,17 @@ def test_help_names_every_command():
     [
         (
             ("reproduce", "figure99"),
-            "cannot reproduce 'figure99': expected one of figure1, figure3, figure5",
+            "cannot reproduce 'figure99': expected one of table1, unknowns, policies, figure1, ",
         ),
+        (
+            ("reproduce", "figure1", "--quick"),
+            "--quick goes with table1, unknowns, not with figure1",
+        ),
+        (
+            ("reproduce", "figure5", "--processes", "2"),
+            "--processes 2 goes with table1, unknowns, policies, figure6, not with figure5",
+        ),
+        (("reproduce", "table1", "--processes", "0"), "Invalid value for '--processes'"),
         (("reproduce",), "Missing argument"),
         (("reproduce", "figure1", "--colour"), "No such option: --colour"),
         (("reproduce", "figure1", "--out", "/proc/nowhere"), "/proc/nowhere"),

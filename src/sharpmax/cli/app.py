@@ -18,7 +18,7 @@ app = typer.Typer(
 )
 app.command()(demo.demo)
 app.command()(scan.scan)
-app.command()(reproduce.reproduce)
+app.command(help=reproduce.HELP)(reproduce.reproduce)
 app.command()(doctor.doctor)
 
 

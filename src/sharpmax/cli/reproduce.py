@@ -68,7 +68,11 @@ EXPERIMENTS = {
     ),
 }
 
-LISTING = "; ".join(f"{name}: {one.what}" for name, one in EXPERIMENTS.items())
+HELP = """Run an experiment of the paper and draw it: NAME.json, NAME.png and NAME.svg.
+
+Trainings keep checkpoints in OUT/training: repeat a command that was stopped, and it goes on.
+
+""" + "\n\n".join(f"{name}: {one.what}" for name, one in EXPERIMENTS.items())
 
 TRAINING = "training"
 """The folder of checkpoints, in that of the results."""
@@ -76,7 +80,7 @@ TRAINING = "training"
 
 def reproduce(
     name: Annotated[
-        str, typer.Argument(help=LISTING, metavar="|".join(EXPERIMENTS), show_default=False)
+        str, typer.Argument(help="One of those above.", metavar="NAME", show_default=False)
     ],
     out: Out = Path("results"),
     overwrite: Overwrite = False,
@@ -105,10 +109,6 @@ def reproduce(
         ),
     ] = None,
 ) -> None:
-    """Run an experiment of the paper and draw it: NAME.json, NAME.png and NAME.svg.
-
-    Trainings keep checkpoints in OUT/training: repeat a command that was stopped, and it goes on.
-    """
     result, written = run_and_draw(
         name, out, overwrite, quick=quick, processes=processes, model=model
     )
@@ -171,4 +171,5 @@ def _refuse_strange(name: str, **given: object) -> None:
     for option, value in given.items():
         if value not in (None, False) and option not in EXPERIMENTS[name].options:
             fitting = [other for other, one in EXPERIMENTS.items() if option in one.options]
-            raise UserError(f"--{option} goes with {', '.join(fitting)}, not with {name}")
+            typed = f"--{option}" if value is True else f"--{option} {value}"
+            raise UserError(f"{typed} goes with {', '.join(fitting)}, not with {name}")

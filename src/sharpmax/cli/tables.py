@@ -37,26 +37,28 @@ def table1(result: Result) -> list[Any]:
     table = _table(
         f"Max retrieval: accuracy %, mean ± standard deviation over {seeds} seeds, {steps:,} steps"
     )
-    for heading in ("items", "softmax", "adaptive", "p", "argmax", "paper", "", "p", "how sure"):
-        table.add_column(heading, justify="left" if heading == "how sure" else "right")
+    for heading in ("items", "softmax", "adaptive", "p", "argmax", "paper", "p", "how sure"):
+        left = heading == "how sure"
+        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
     std = {name: values or [None] * len(found["sizes"]) for name, values in found["std"].items()}
     for place, size in enumerate(found["sizes"]):
         ours = {
-            name: percent(found["mean"][name][place], std[name][place]) for name in found["mean"]
+            name: percent(found["mean"][name][place], std[name][place])
+            for name in ("baseline", "adaptive")
         }
         paper = found["paper"].get(str(size))
         theirs = (
-            ["", "", "", "not in the paper"]
+            ["", "", ""]
             if paper is None
             else [
-                f"{paper['baseline']:.1f}",
-                f"{paper['adaptive']:.1f}",
+                f"{paper['baseline']:.1f} → {paper['adaptive']:.1f}",
                 chance(paper["p"]),
                 paper["sure"],
             ]
         )
         p = chance(found["p"][place])
-        table.add_row(f"{size:,}", ours["baseline"], ours["adaptive"], p, ours["argmax"], *theirs)
+        argmax = percent(found["mean"]["argmax"][place])
+        table.add_row(f"{size:,}", ours["baseline"], ours["adaptive"], p, argmax, *theirs)
     return [table, *_where_it_went(found)]
 
 
@@ -135,7 +137,7 @@ def figure6(result: Result) -> list[Any]:
 
 
 def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
 TABLES = {"table1": table1, "unknowns": unknowns, "policies": policies, "figure6": figure6}

@@ -18,7 +18,7 @@ OURS = {
 }
 CAUSES = {
     "right": ("right", "#dfe7df"),
-    "dispersion": ("dispersion: largest logit right, answer wrong", style.BOUND),
+    "dispersion": ("dispersion: largest logit right, answer wrong", "#7a5bc7"),
     "ranking": ("ranking: largest logit wrong", "#d9a441"),
 }
 

@@ -147,7 +147,7 @@ def _mark(
     said = jnp.argmax(answer(weights, pooled, jnp.sum(given, axis=-1)), axis=-1)
     best, top = (data.highest(values, sets.present) for values in (sets.priority, logits))
     return {
-        "right": said == sets.answer,
+        "right": said.astype(sets.answer.dtype) == sets.answer,
         "weight": jnp.take_along_axis(given, best[None, :, None], axis=2)[..., 0],
         "entropy": entropy(logits, where=sets.present),
         "ranked": jnp.take_along_axis(sets.label, top[:, None], axis=1)[:, 0] == sets.answer,

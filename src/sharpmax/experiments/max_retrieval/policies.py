@@ -9,7 +9,7 @@ only if it keeps that *guard task* within one point of plain softmax at every si
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ class Config:
     sets: int = 1_024
     reference: int = 16
     """The largest size in training: where `LogLength` begins, and whose entropy is the target."""
+    fit: fit.Config = field(default_factory=fit.Config)
 
 
 def methods_of(
@@ -66,7 +67,7 @@ def run(
     progress: Progress | None = None,
 ) -> Result:
     watch = Stopwatch()
-    fitting = fit.run(processes=processes)
+    fitting = fit.run(config.fit, processes=processes, progress=progress)
     refitted = {
         f"refitted-{name.replace(' ', '-')}": Polynomial(tuple(coefficients))
         for name, coefficients in fitting.measurements["coefficients"].items()
