@@ -1,4 +1,6 @@
-"""A bar with an estimate for jobs that run side by side, on standard error."""
+"""How far jobs that run side by side have come, on standard error: a bar with an estimate, or,
+where that is not a terminal, a line for each that is done.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +26,26 @@ STEADY = 120.0
 @contextmanager
 def bars() -> Iterator[Callable[[str, int, int, float], None]]:
     """progress(what, jobs, place, share): a bar for each kind of work, over all of its jobs."""
+    console = Console(stderr=True)
     shown = Progress(
-        *COLUMNS, console=Console(stderr=True), transient=True, speed_estimate_period=STEADY
+        *COLUMNS,
+        console=console,
+        transient=True,
+        speed_estimate_period=STEADY,
+        disable=not console.is_terminal,
     )
     tasks, shares = {}, dict[str, dict[int, float]]()
 
     def progress(what: str, jobs: int, place: int, share: float) -> None:
         if what not in tasks:
             tasks[what], shares[what] = shown.add_task(what, total=jobs), {}
+        ended = share >= 1 > shares[what].get(place, 0.0)
         shares[what][place] = share
         done = sum(share >= 1 for share in shares[what].values())
-        shown.update(
-            tasks[what],
-            description=f"{what} heads, {done} of {jobs} done",
-            completed=sum(shares[what].values()),
-        )
+        description = f"{what} heads, {done} of {jobs} done"
+        shown.update(tasks[what], description=description, completed=sum(shares[what].values()))
+        if ended and not console.is_terminal:
+            console.print(description)
 
     with shown:
         yield progress

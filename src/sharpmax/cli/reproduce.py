@@ -109,6 +109,7 @@ def reproduce(
         ),
     ] = None,
 ) -> None:
+    """Run, draw and print one experiment; `HELP` is what a user reads."""
     result, written = run_and_draw(
         name, out, overwrite, quick=quick, processes=processes, model=model
     )

@@ -63,7 +63,9 @@ class EntropyTarget:
 
     def __call__(self, logits: Array, *, where: Array) -> Array:
         scale = inverse_temperature_for_entropy(logits, self.nats, where=where)
-        return softmax(logits * jnp.minimum(scale, self.most)[:, None], where=where)
+        # From the top first: a large scale would magnify the rounding of large logits.
+        offsets = logits - jnp.max(jnp.where(where, logits, -jnp.inf), axis=1, keepdims=True)
+        return softmax(offsets * jnp.minimum(scale, self.most)[:, None], where=where)
 
 
 class Exam(NamedTuple):
