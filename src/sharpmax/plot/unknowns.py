@@ -23,6 +23,7 @@ def draw(result: Result) -> Figure:
             for place, cell in enumerate(found["cells"]):
                 if (cell["scaled"], cell["decoupled"]) != (scaled, decoupled):
                     continue
+                seeds = cell["seeds"]
                 closest = ", the closest" if place == found["closest"] else ""
                 axes.plot(
                     sizes,
@@ -35,7 +36,7 @@ def draw(result: Result) -> Figure:
             axes.plot(list(printed), list(printed.values()), "x:", color=style.INK, label="Table 1")
             logits = "logits / √128" if scaled else "logits as they are"
             decay = "decoupled decay" if decoupled else "L2 in the loss"
-            axes.set_title(f"{logits}, {decay}")
+            axes.set_title(f"{logits}, {decay}; mean of {seeds} seed{'s' * (seeds > 1)}")
             axes.set_xscale("log", base=2)
             axes.set_xticks(sizes[::2], [f"{size:,}" for size in sizes[::2]])
             axes.set_ylim(0, 100.5)
@@ -43,8 +44,7 @@ def draw(result: Result) -> Figure:
         figure.supxlabel("items in the set", fontsize=10)
         figure.supylabel("accuracy of softmax, %", fontsize=10)
         figure.suptitle(
-            f"What is not known of the paper's settings, tried: mean of {len(config['seeds'])} "
-            "seed(s)",
+            "What is not known of the paper's settings, tried",
             x=0.01,
             ha="left",
             fontsize=12.5,

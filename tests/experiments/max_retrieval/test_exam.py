@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +19,7 @@ METHODS = {
     "target": EntropyTarget(0.3),
     "argmax": exam.hardest,
 }
-SIZES = (5, 16, 300)
+SIZES = (5, 300)
 SETS = 40
 
 
@@ -49,10 +51,11 @@ def test_marks_are_those_of_the_model_asked_by_itself(weights, marks):
         key = jax.random.fold_in(jax.random.key(exam.EXAMINING + 7), size)
         (count, *rest) = exam.portions(SETS, size)
         sets = data.draw("max", jax.random.fold_in(key, 0), count, size, size)
-        logits = model.look(weights, sets, scaled=True).logits
+        logits = jax.jit(partial(model.look, scaled=True))(weights, sets).logits
         best = np.asarray(sets.priority).argmax(1)
         for name, method in METHODS.items():
-            said = np.asarray(model.forward(weights, sets, method, scaled=True)).argmax(1)
+            asked = jax.jit(partial(model.forward, normaliser=method, scaled=True))
+            said = np.asarray(asked(weights, sets)).argmax(1)
             given = np.asarray(method(logits, where=sets.present))
             differ = marks.right[name][place, :count] != (said == np.asarray(sets.answer))
             assert differ.sum() <= 1  # a tie may be decided by rounding
@@ -70,16 +73,15 @@ def test_marks_are_those_of_the_model_asked_by_itself(weights, marks):
         assert not rest or size == 300
 
 
-@pytest.mark.parametrize("piece", [7, 64])
-def test_pieces_change_nothing(weights, monkeypatch, piece):
-    whole = ask(weights)
-    monkeypatch.setattr(exam, "PIECE", piece)
-    jax.clear_caches()
-    cut = ask(weights)
-    for name in METHODS:
-        assert (whole.right[name] != cut.right[name]).sum() <= 1
-        np.testing.assert_allclose(whole.weight[name], cut.weight[name], atol=rounding(300.0))
-    jax.clear_caches()
+def test_pieces_change_nothing(weights, marks, monkeypatch):
+    methods = {name: METHODS[name] for name in ("plain", "argmax")}
+    monkeypatch.setattr(exam, "PIECE", 64)  # five, the last one short
+    exam._mark.clear_cache()
+    cut = ask(weights, sizes=(300,), methods=methods)
+    exam._mark.clear_cache()
+    for name in methods:
+        assert (marks.right[name][1] != cut.right[name][0]).sum() <= 1
+        np.testing.assert_allclose(marks.weight[name][1], cut.weight[name][0], atol=rounding(300.0))
 
 
 def test_portions_add_up():
@@ -91,12 +93,12 @@ def test_portions_add_up():
 
 def test_a_trained_head_is_good_at_what_it_was_trained_on(marks):
     for name in METHODS:
-        assert marks.right[name][:2].mean() > 0.9
+        assert marks.right[name][0].mean() > 0.9
 
 
 def test_within_a_class_the_highest_has_the_largest_logit(weights):
     """So an argmax that is not the maximum never has its class by luck."""
-    found = ask(weights, sizes=(4_096,), sets=60, methods={"plain": sx.softmax})
+    found = ask(weights, sizes=(4_096,), sets=40, methods={"plain": sx.softmax})
     assert 0.3 < found.ranked.mean() < 1
     np.testing.assert_array_equal(found.ranked, found.found)
 
