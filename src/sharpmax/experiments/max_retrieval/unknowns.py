@@ -31,7 +31,7 @@ class Config:
     table_seeds: tuple[int, ...] = tuple(range(10))
     """For the settings of our Table 1, whose heads are trained anyway."""
     sizes: tuple[int, ...] = paper.SIZES
-    sets: int = 512
+    sets: int = 256
 
     def trainings(self) -> dict[Training, tuple[int, ...]]:
         """Every combination, and the seeds that it is tried with."""
