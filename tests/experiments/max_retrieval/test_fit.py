@@ -60,11 +60,11 @@ def test_where_the_papers_polynomial_switches_itself_off():
 
 def test_the_cloud_of_a_head():
     trained = heads.load("max")
-    config = fit.Config(sizes=(16, 2_048), sets=30)
+    config = fit.Config(sizes=(16, 2_048), sets=20)
     shares = []
     cloud = fit.cloud(fit.Job(trained.of(0), True, 0, config), shares.append)
     assert shares == [0.5, 1.0]
-    assert cloud.size.tolist() == [16] * 30 + [2_048] * 30
+    assert cloud.size.tolist() == [16] * 20 + [2_048] * 20
     small, large = cloud.size == 16, cloud.size == 2_048
     assert cloud.entropy[small].mean() < 0.3 < 1 < cloud.entropy[large].mean()
     assert np.isinf(cloud.best[small]).mean() > 0.9 > np.isinf(cloud.best[large]).mean()

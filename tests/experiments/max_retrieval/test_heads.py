@@ -48,6 +48,15 @@ def test_saved_and_read_back(tmp_path):
         np.testing.assert_array_equal(again.weights[name], array)
 
 
+def test_some_of_them():
+    found = heads.load("max")
+    few = found.only((3, 1))
+    assert few.seeds == (3, 1)
+    for name, array in few.of(1).items():
+        np.testing.assert_array_equal(array, found.of(1)[name])
+    assert found.only(None) is found
+
+
 def test_files_that_are_not_heads_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"nothing\.safetensors does not exist"):
         heads.load(tmp_path / "nothing.safetensors")

@@ -54,6 +54,8 @@ class Config:
     sets: int = 64
     """Of every size, for every head."""
     degree: int = 4
+    seeds: tuple[int, ...] | None = None
+    """Of the heads; None for all that come with the package."""
 
 
 class Cloud(NamedTuple):
@@ -120,7 +122,7 @@ def run(
     progress: Progress | None = None,
 ) -> Result:
     watch = Stopwatch()
-    trained = heads.load("max")
+    trained = heads.load("max").only(config.seeds)
     wanted = [
         Job(trained.of(seed), trained.training.scaled, seed, config) for seed in trained.seeds
     ]

@@ -41,6 +41,14 @@ class Heads:
         place = self.seeds.index(seed)
         return {name: array[place] for name, array in self.weights.items()}
 
+    def only(self, seeds: tuple[int, ...] | None) -> Heads:
+        """Those of some seeds; all of them for None."""
+        if seeds is None:
+            return self
+        places = [self.seeds.index(seed) for seed in seeds]
+        weights = {name: array[places] for name, array in self.weights.items()}
+        return Heads(self.training, seeds, weights, self.made_by)
+
     def packed(self) -> bytes:
         """As the bytes of a safetensors file, the same for the same heads."""
         about = {

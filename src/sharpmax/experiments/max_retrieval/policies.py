@@ -42,6 +42,8 @@ class Config:
     reference: int = 16
     """The largest size in training: where `LogLength` begins, and whose entropy is the target."""
     fit: fit.Config = field(default_factory=fit.Config)
+    seeds: tuple[int, ...] | None = None
+    """Of the heads of each task; None for all that come with the package."""
 
 
 def methods_of(
@@ -75,7 +77,7 @@ def run(
     }
     found: dict[str, Any] = {}
     for task in TASKS:
-        trained = heads.load(task)
+        trained = heads.load(task).only(config.seeds)
         target = _own_entropy(trained, config, processes)
         methods = methods_of(refitted, target, config.reference)
         exams = [
@@ -96,7 +98,7 @@ def run(
     return Result(
         kind="policies",
         config=asdict(config),
-        seeds=heads.load("max").seeds,
+        seeds=heads.load("max").only(config.seeds).seeds,
         measurements={
             "sizes": list(config.sizes),
             "tasks": found,
