@@ -22,18 +22,24 @@ NAMES = {
     "argmax": "argmax (no temperature at all)",
 }
 MARKS = "ovs^<DPX"
+BLACK = ("plain", "argmax")
+"""The two ends: drawn in black, what lies between them in colours."""
 
 
 def draw(result: Result) -> Figure:
-    """Max retrieval at the left, the guard task at the right."""
+    """What each gains on max retrieval at the left, its accuracy on the guard task at the right."""
     found = result.measurements
     with style.house_style():
-        figure = Figure(figsize=(14.0, 5.6))
+        figure = Figure(figsize=(14.0, 5.8))
         gain, cost = figure.subplots(1, 2)
-        _curves(gain, found, "max")
-        _curves(cost, found, "most-frequent")
+        plain = np.asarray(found["tasks"]["max"]["mean"]["plain"])
+        _curves(gain, found, "max", minus=plain)
+        _curves(cost, found, "most-frequent", minus=np.zeros_like(plain))
         gain.set_title("max retrieval: what sharpening gains")
+        gain.set_ylabel("accuracy above that of plain softmax, points")
         cost.set_title("the most frequent class: what it costs")
+        cost.set_ylabel("accuracy, %")
+        cost.set_ylim(0, 102)
         handles, labels = gain.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9.5)
         figure.suptitle(
@@ -46,21 +52,19 @@ def draw(result: Result) -> Figure:
     return figure
 
 
-def _curves(axes: Axes, found: dict[str, Any], task: str) -> None:
+def _curves(axes: Axes, found: dict[str, Any], task: str, minus: np.ndarray) -> None:
     sizes = np.asarray(found["sizes"])
     for (name, label), mark in zip(NAMES.items(), MARKS, strict=True):
         kept = "" if found["keeps_guard"][name] else " ✗"
+        black: dict[str, Any] = {"color": style.INK, "ls": "--" if name == "argmax" else ":"}
         axes.plot(
             sizes,
-            100 * np.asarray(found["tasks"][task]["mean"][name]),
+            100 * (np.asarray(found["tasks"][task]["mean"][name]) - minus),
             marker=mark,
-            ms=4.5,
-            lw=1.5,
-            ls="--" if name == "argmax" else "-",
+            ms=5,
             label=label + kept,
+            **(black if name in BLACK else {"lw": 3.2 if name == "paper" else 1.6}),
         )
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes[::2], [f"{size:,}" for size in sizes[::2]])
-    axes.set_ylim(0, 100.8)
     axes.set_xlabel("items in the set (✗: loses more than a point of the task at the right)")
-    axes.set_ylabel("accuracy, %")
