@@ -40,7 +40,7 @@ def draw(result: Result) -> Figure:
             axes.set_xscale("log", base=2)
             axes.set_xticks(sizes[::2], [f"{size:,}" for size in sizes[::2]])
             axes.set_ylim(0, 100.5)
-            axes.legend(fontsize=9)
+            axes.legend(fontsize=9, loc="lower left")
         figure.supxlabel("items in the set", fontsize=10)
         figure.supylabel("accuracy of softmax, %", fontsize=10)
         figure.suptitle(
