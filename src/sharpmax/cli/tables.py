@@ -11,6 +11,10 @@ from rich.table import Table
 from sharpmax.results import Result
 
 
+SHORTER = {"recollection": "recalled"}
+"""A terminal of 80 columns has no room for more."""
+
+
 def show(result: Result) -> None:
     """Print the table of a result that has one."""
     made = TABLES.get(result.kind)
@@ -26,9 +30,9 @@ def percent(mean: float, std: float | None = None) -> str:
     return f"{100 * mean:.1f}" + ("" if std is None else f" ± {100 * std:.1f}")
 
 
-def chance(p: float | None) -> str:
+def chance(p: float | None, digits: int = 2) -> str:
     """p of a test; a dash where there was nothing to test."""
-    return "-" if p is None else f"{p:.2g}"
+    return "-" if p is None else f"{p:.{digits}g}"
 
 
 def table1(result: Result) -> list[Any]:
@@ -52,11 +56,11 @@ def table1(result: Result) -> list[Any]:
             if paper is None
             else [
                 f"{paper['baseline']:.1f} → {paper['adaptive']:.1f}",
-                chance(paper["p"]),
-                paper["sure"],
+                chance(paper["p"], 1),
+                SHORTER.get(paper["sure"], paper["sure"]),
             ]
         )
-        p = chance(found["p"][place])
+        p = chance(found["p"][place], 1)
         argmax = percent(found["mean"]["argmax"][place])
         table.add_row(f"{size:,}", ours["baseline"], ours["adaptive"], p, argmax, *theirs)
     return [table, *_where_it_went(found)]
@@ -138,7 +142,9 @@ def figure6(result: Result) -> list[Any]:
 
 
 def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    return Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
 
 
 TABLES = {"table1": table1, "unknowns": unknowns, "policies": policies, "figure6": figure6}
