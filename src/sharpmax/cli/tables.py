@@ -10,7 +10,6 @@ from rich.table import Table
 
 from sharpmax.results import Result
 
-
 SHORTER = {"recollection": "recalled"}
 """A terminal of 80 columns has no room for more."""
 
@@ -55,7 +54,7 @@ def table1(result: Result) -> list[Any]:
             ["", "", ""]
             if paper is None
             else [
-                f"{paper['baseline']:.1f} → {paper['adaptive']:.1f}",
+                f"{paper['baseline']:.1f} {paper['adaptive']:.1f}",
                 chance(paper["p"], 1),
                 SHORTER.get(paper["sure"], paper["sure"]),
             ]
@@ -143,7 +142,12 @@ def figure6(result: Result) -> list[Any]:
 
 def _table(title: str) -> Table:
     return Table(
-        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
     )
 
 
