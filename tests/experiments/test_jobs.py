@@ -60,17 +60,34 @@ def test_a_worker_that_is_killed_is_reported():
 
 
 def test_workers_end_with_a_parent_that_was_killed(tmp_path):
-    mark = tmp_path / "pid"
-    script = (
-        "import workers\nfrom sharpmax.experiments import jobs\n"
-        f"if __name__ == '__main__': jobs.run(workers.wait_for_long, [{str(mark)!r}])\n"
-    )
-    (tmp_path / "main.py").write_text(script)
-    parent = subprocess.Popen([sys.executable, tmp_path / "main.py"])
-    worker = _eventually(lambda: mark.exists() and mark.read_text(), "the worker begins")
+    parent, worker = _begin(tmp_path, "wait_for_long")
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    _eventually(lambda: not _alive(int(worker)), "the worker ends")
+    _eventually(lambda: not _alive(worker), "the worker ends")
+
+
+def test_an_interrupt_ends_all(tmp_path):
+    parent, worker = _begin(tmp_path, "tell_for_long")
+    parent.send_signal(signal.SIGINT)
+    assert parent.wait(timeout=60) != 0
+    assert not _alive(worker)
+    errors = (tmp_path / "errors").read_text()
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert errors.count("Traceback") == 1  # that of the parent: workers end quietly
+
+
+def _begin(folder: Path, function: str) -> tuple[subprocess.Popen[bytes], int]:
+    """A process with one job that says where it runs, and that job's own."""
+    mark = folder / "pid"
+    script = (
+        "import workers\nfrom sharpmax.experiments import jobs\n"
+        f"if __name__ == '__main__': jobs.run(workers.{function}, [{str(mark)!r}])\n"
+    )
+    (folder / "main.py").write_text(script)
+    command = [sys.executable, folder / "main.py"]
+    with (folder / "errors").open("w") as errors:
+        parent = subprocess.Popen(command, stderr=errors)
+    return parent, int(_eventually(lambda: mark.exists() and mark.read_text(), "the job begins"))
 
 
 def _alive(pid: int) -> bool:

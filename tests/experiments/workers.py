@@ -36,6 +36,13 @@ def die(job, tell):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def tell_for_long(job, tell):
+    Path(job).write_text(str(os.getpid()))
+    for _ in range(6_000):
+        time.sleep(0.1)
+        tell(0.5)
+
+
 def wait_for_long(job, tell):
     """Says where it is and goes on without telling anybody."""
     Path(job).write_text(str(os.getpid()))
