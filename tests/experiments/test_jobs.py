@@ -19,7 +19,8 @@ from sharpmax.experiments import jobs
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
     """In the workers too."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    before = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{before}")
 
 
 def test_answers_come_in_the_order_of_the_jobs_and_progress_ends_at_one():
@@ -68,7 +69,7 @@ def test_workers_end_with_a_parent_that_was_killed(tmp_path):
 
 def test_an_interrupt_ends_all(tmp_path):
     parent, worker = _begin(tmp_path, "tell_for_long")
-    parent.send_signal(signal.SIGINT)
+    os.killpg(parent.pid, signal.SIGINT)  # to all of them, as a terminal does
     assert parent.wait(timeout=60) != 0
     assert not _alive(worker)
     errors = (tmp_path / "errors").read_text()
@@ -86,7 +87,7 @@ def _begin(folder: Path, function: str) -> tuple[subprocess.Popen[bytes], int]:
     (folder / "main.py").write_text(script)
     command = [sys.executable, folder / "main.py"]
     with (folder / "errors").open("w") as errors:
-        parent = subprocess.Popen(command, stderr=errors)
+        parent = subprocess.Popen(command, stderr=errors, start_new_session=True)
     return parent, int(_eventually(lambda: mark.exists() and mark.read_text(), "the job begins"))
 
 
