@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory):
     config = unknowns.Config(
-        steps=(100, 200), seeds=(0,), table_seeds=(0, 1), sizes=(16, 1_024), sets=20
+        steps=(100, 200), seeds=(0,), table_seeds=(1,), sizes=(16, 1_024), sets=20
     )
     return unknowns.run(config, tmp_path_factory.mktemp("training"))
 

@@ -19,7 +19,7 @@ METHODS = {
     "target": EntropyTarget(0.3),
     "argmax": exam.hardest,
 }
-SIZES = (5, 300)
+SIZES = (300,)
 SETS = 40
 
 
@@ -70,7 +70,7 @@ def test_marks_are_those_of_the_model_asked_by_itself(weights, marks):
         np.testing.assert_array_equal(
             marks.found[place, :count], np.asarray(logits).argmax(1) == best
         )
-        assert not rest or size == 300
+        assert rest  # more than one portion
 
 
 def test_pieces_change_nothing(weights, marks, monkeypatch):
@@ -80,8 +80,8 @@ def test_pieces_change_nothing(weights, marks, monkeypatch):
     cut = ask(weights, sizes=(300,), methods=methods)
     exam._mark.clear_cache()
     for name in methods:
-        assert (marks.right[name][1] != cut.right[name][0]).sum() <= 1
-        np.testing.assert_allclose(marks.weight[name][1], cut.weight[name][0], atol=rounding(300.0))
+        assert (marks.right[name][0] != cut.right[name][0]).sum() <= 1
+        np.testing.assert_allclose(marks.weight[name][0], cut.weight[name][0], atol=rounding(300.0))
 
 
 def test_portions_add_up():
@@ -91,9 +91,9 @@ def test_portions_add_up():
         assert max(shares) * size <= max(exam.ITEMS_AT_ONCE, size)
 
 
-def test_a_trained_head_is_good_at_what_it_was_trained_on(marks):
-    for name in METHODS:
-        assert marks.right[name][0].mean() > 0.9
+def test_a_trained_head_is_good_at_what_it_was_trained_on(weights):
+    found = ask(weights, sizes=(5,), methods={"plain": sx.softmax})
+    assert found.right["plain"].mean() > 0.9
 
 
 def test_within_a_class_the_highest_has_the_largest_logit(weights):

@@ -57,9 +57,6 @@ def test_a_seed_trained_again_has_the_recorded_losses(tmp_path):
 
 
 def test_killed_twice_it_ends_at_the_same_numbers(tmp_path, monkeypatch):
-    # What one process has compiled, the next need not: only the time of this test depends on it.
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled"))
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     for name, value in jobs.ONE_THREAD.items():
         monkeypatch.setenv(name, value)
     path = Job(SMALL, 3, tmp_path / "killed").path
