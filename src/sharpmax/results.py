@@ -108,9 +108,7 @@ class Stopwatch:
             python=platform.python_version(),
             platform=platform.platform(),
             processor=_processor(),
-            cores=len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1,
+            cores=cores(),
             packages=_loaded_versions(),
         )
 
@@ -272,6 +270,13 @@ def _commit() -> str | None:
         return git("rev-parse", "HEAD") + ("+changes" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _processor() -> str:

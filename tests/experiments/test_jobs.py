@@ -64,7 +64,7 @@ def test_workers_end_with_a_parent_that_was_killed(tmp_path):
     parent, worker = _begin(tmp_path, "wait_for_long")
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    _eventually(lambda: not _alive(worker), "the worker ends")
+    assert _eventually(lambda: not _alive(worker), "the worker ends")
 
 
 def test_an_interrupt_ends_all(tmp_path):

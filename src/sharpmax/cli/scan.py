@@ -9,7 +9,7 @@ import numpy as np
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 from rich.table import Table
 
 from sharpmax._errors import UserError
@@ -24,6 +24,7 @@ from sharpmax.cli.options import (
     TrustRemoteCode,
 )
 from sharpmax.cli.policies import LISTING, policy_named
+from sharpmax.cli.progress import COLUMNS
 
 if TYPE_CHECKING:
     from sharpmax.hf import Scan
@@ -120,16 +121,8 @@ def scan_with_bar(loaded: Loaded, out: Path, prompt: str, **asked: object) -> Sc
     if reads_two_texts(subject):
         say(f"{loaded.name} is an encoder-decoder: its encoder is scanned")
         subject = subject.get_encoder()
-    columns = (
-        TextColumn("scanning"),
-        BarColumn(),
-        TextColumn("{task.percentage:3.0f} %"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("scan", total=1.0)
+    with Progress(*COLUMNS, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("scanning", total=1.0)
         return hf.scan(
             subject,
             loaded.tokenizer,

@@ -18,6 +18,7 @@ from queue import Empty
 from typing import Any, TypeVar
 
 from sharpmax._errors import UserError
+from sharpmax.results import cores
 
 Job = TypeVar("Job")
 Found = TypeVar("Found")
@@ -41,13 +42,6 @@ PATIENCE = 0.2
 
 class StoppedError(Exception):
     """The job's result is no longer wanted."""
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def run(

@@ -50,7 +50,6 @@ def methods_of(
     refitted: dict[str, Polynomial], target: float, reference: int
 ) -> dict[str, Normaliser]:
     """Every method by name."""
-
     return {
         "plain": softmax,
         "paper": Sharpened(PAPER),
