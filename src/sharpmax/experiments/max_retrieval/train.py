@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import metadata
@@ -108,8 +109,10 @@ def streams(seed: int) -> tuple[Array, Array]:
     return initialising, drawing
 
 
-def loss_of(weights: Weights, sets: data.Sets, training: Training) -> Float[Array, ""]:
-    classes = forward(weights, sets, scaled=training.scaled)
+def loss_of(
+    weights: Weights, sets: data.Sets, training: Training, function: Callable[..., Array]
+) -> Float[Array, ""]:
+    classes = function(weights, sets, scaled=training.scaled)
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(classes, sets.answer))
 
 
@@ -120,11 +123,18 @@ def begin(key: Array, training: Training) -> State:
     return State(weights, optimiser(training).init(weights))
 
 
-@partial(jax.jit, static_argnames="training", donate_argnums=0)
+@partial(jax.jit, static_argnames=("training", "function"), donate_argnums=0)
 def advance(
-    state: State, key: Array, first: Array, training: Training
+    state: State,
+    key: Array,
+    first: Array,
+    training: Training,
+    function: Callable[..., Array] = forward,
 ) -> tuple[State, Float[Array, ""]]:
-    """`LOSS_EVERY` steps from the step `first`, and the mean of their losses."""
+    """`LOSS_EVERY` steps from the step `first`, and the mean of their losses.
+
+    `function` is the model, in either way of writing it.
+    """
     method = optimiser(training)
 
     def step(state: State, number: Array) -> tuple[State, Array]:
@@ -135,7 +145,7 @@ def advance(
             training.smallest,
             training.largest,
         )
-        loss, gradient = jax.value_and_grad(loss_of)(state.weights, sets, training)
+        loss, gradient = jax.value_and_grad(loss_of)(state.weights, sets, training, function)
         changes, moments = method.update(gradient, state.optimiser, state.weights)
         return State(optax.apply_updates(state.weights, changes), moments), loss
 
