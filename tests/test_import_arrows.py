@@ -37,6 +37,9 @@ def test_the_arrows_hold(copy):
     ("module", "line"),
     [
         ("ops/entropy.py", "import sharpmax.theory"),
+        ("ops/softmax.py", "import sharpmax.normalisers"),
+        ("normalisers/entmax.py", "import sharpmax.torch"),
+        ("normalisers/top_k.py", "import torch"),
         ("policies.py", "from sharpmax.ops import softmax"),
         ("plot/figure1.py", "from sharpmax.ops import softmax"),
         ("experiments/one_head.py", "import sharpmax.plot"),

@@ -13,7 +13,7 @@ import sharpmax as sx
 import sharpmax.hf
 import sharpmax.jax
 import sharpmax.torch
-from sharpmax import ops, theory
+from sharpmax import normalisers, ops, theory
 
 SIGNATURES = {
     "softmax": "(logits, *, temperature=1.0, where=None, axis=-1)",
@@ -27,6 +27,25 @@ SIGNATURES = {
     "Constant": "(inverse_temperature)",
     "LogLength": "(reference)",
     "Saturating": "(policy)",
+    "normalisers.Softmax": "(temperature=1.0)",
+    "normalisers.AdaptiveTemperature": f"(policy={sx.PAPER!r})",
+    "normalisers.ScalableSoftmax": "(scale=0.43, bias=0.0)",
+    "normalisers.SoftmaxPlusOne": "(sink=0.0)",
+    "normalisers.Sparsemax": "()",
+    "normalisers.Entmax": "(alpha=1.5)",
+    "normalisers.AdaptiveScalableEntmax": "(alpha=1.5, offset=1.0, scale=1.0, exponent=1.0)",
+    "normalisers.TopK": "(k=8)",
+    "normalisers.Hard": "()",
+    "normalisers.Local": "(window=8)",
+    "normalisers.Sigmoid": "(bias=0.0)",
+    "normalisers.Relu": "(power=1.0)",
+    "normalisers.Linear": "()",
+    "normalisers.PositiveLinear": "()",
+    "normalisers.StickBreaking": "()",
+    "normalisers.Stieltjes": "(power=1.0, scale=0.0, bias=1.0)",
+    "normalisers.ThresholdRelative": "(slope=0.0)",
+    "normalisers.Selective": "(query_axis=-2)",
+    "normalisers.Differential": "(second_weight=0.8)",
     "theory.weight_bounds": "(count, spread, temperature=1.0)",
     "theory.paper_weight_bounds": "(count, spread, temperature=1.0)",
     "theory.items_until_dispersed": "(spread, epsilon, temperature=1.0)",
@@ -86,6 +105,25 @@ def test_signatures():
         assert plain_signature(found) == expected, path
 
 
+CALL = "(logits, *, where=None, axis=-1)"
+OWN_CALLS = {
+    "selective": "(logits, *, selection=None, where=None, axis=-1)",
+    "differential": "(logits, second=None, *, where=None, axis=-1)",
+}
+
+
+def test_normalisers_are_called_alike():
+    assert list(sx.NORMALISERS) == [
+        *("softmax", "adaptive-temperature", "scalable-softmax", "softmax-plus-one", "sparsemax"),
+        *("entmax", "adaptive-scalable-entmax", "top-k", "hard", "local", "sigmoid", "relu"),
+        *("linear", "positive-linear", "stick-breaking", "stieltjes", "threshold-relative"),
+        *("selective", "differential"),
+    ]
+    for name, normaliser in sx.NORMALISERS.items():
+        assert plain_signature(normaliser) == OWN_CALLS.get(name, CALL), name
+        assert type(normaliser)() == normaliser, name
+
+
 def test_attention_signatures():
     modules = {"torch": sharpmax.torch, "jax": sharpmax.jax, "hf": sharpmax.hf}
     for path, expected in (ATTENTION | {f"hf.{name}": text for name, text in HF.items()}).items():
@@ -114,7 +152,7 @@ def test_the_citation_has_the_version():
 
 
 def test_all_names_exist_and_are_few():
-    for module in (sx, ops, theory, sharpmax.torch, sharpmax.jax, sharpmax.hf):
+    for module in (sx, normalisers, ops, theory, sharpmax.torch, sharpmax.jax, sharpmax.hf):
         assert sorted(module.__all__) == sorted(set(module.__all__))
         for name in module.__all__:
             assert getattr(module, name).__doc__, name

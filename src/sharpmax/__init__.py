@@ -6,6 +6,7 @@ package imports none of those frameworks. Attention is in `sharpmax.torch` and `
 
 from sharpmax import theory
 from sharpmax._errors import MissingExtraError, UserError
+from sharpmax.normalisers import NORMALISERS
 from sharpmax.ops import (
     SoftmaxState,
     adaptive_temperature_softmax,
@@ -18,6 +19,7 @@ from sharpmax.policies import PAPER, Constant, LogLength, Polynomial, Saturating
 __version__ = "0.1.0"
 
 __all__ = [
+    "NORMALISERS",
     "PAPER",
     "Constant",
     "LogLength",

@@ -101,17 +101,26 @@ def inverse_temperature(temperature: Array, logits: Array, axis: int) -> Array |
         if inverse == math.inf:
             raise ValueError(f"temperature {temperature!r} is too small: its inverse is not finite")
         return inverse
-    xp = _array.namespace(logits=logits, temperature=temperature)
+    wide = per_row("temperature", temperature, logits, axis)
+    xp = _array.namespace(logits=logits)
+    return 1.0 / xp.where(wide > 0, wide, math.nan)
+
+
+def per_row(name: str, value: Array, logits: Array, axis: int) -> Float[Array, "*rows 1"]:
+    """An option given as an array, one entry a row, in the type of the statistics; on the graph."""
+    xp = _array.namespace(**{"logits": logits, name: value})
     axis = _array.negative_axis(axis, logits)
-    if temperature.ndim >= -axis and temperature.shape[axis] != 1:
+    ours, theirs = tuple(logits.shape), tuple(value.shape)
+    pairs = zip(reversed(ours), reversed(theirs), strict=False)
+    fits = all(mine == its or 1 in (mine, its) for mine, its in pairs)
+    if not fits or (len(theirs) >= -axis and theirs[axis] != 1):
         raise ValueError(
-            f"temperature of shape {tuple(temperature.shape)} must have length 1 on the item axis "
-            f"({axis}) of logits {tuple(logits.shape)}: one temperature a row"
+            f"{name} of shape {theirs} must have length 1 on the item axis ({axis}) of logits "
+            f"{ours} and fit its other axes: one {name} a row"
         )
     dtype = _array.statistics_dtype("logits", logits, xp)
-    _array.statistics_dtype("temperature", temperature, xp)
-    wide = xp.astype(temperature, dtype, copy=False)
-    return 1.0 / xp.where(wide > 0, wide, math.nan)
+    _array.statistics_dtype(name, value, xp)
+    return xp.astype(value, dtype, copy=False)
 
 
 def _check_mask(where: Array, logits: Array, axis: int) -> None:

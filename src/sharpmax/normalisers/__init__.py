@@ -1,0 +1,74 @@
+"""From logits to weights: softmax, what sharpens it, and what has been proposed instead.
+
+`NORMALISERS` holds one ready instance of each, by name. All are called alike, on NumPy, PyTorch and
+JAX arrays: `normaliser(logits, *, where=None, axis=-1) -> weights`.
+"""
+
+from sharpmax.normalisers._base import Normaliser, RowNormaliser
+from sharpmax.normalisers.adaptive_scalable_entmax import AdaptiveScalableEntmax
+from sharpmax.normalisers.adaptive_temperature import AdaptiveTemperature
+from sharpmax.normalisers.differential import Differential
+from sharpmax.normalisers.entmax import Entmax
+from sharpmax.normalisers.hard import Hard
+from sharpmax.normalisers.linear import Linear
+from sharpmax.normalisers.local import Local
+from sharpmax.normalisers.positive_linear import PositiveLinear
+from sharpmax.normalisers.relu import Relu
+from sharpmax.normalisers.scalable_softmax import ScalableSoftmax
+from sharpmax.normalisers.selective import Selective
+from sharpmax.normalisers.sigmoid import Sigmoid
+from sharpmax.normalisers.softmax import Softmax
+from sharpmax.normalisers.softmax_plus_one import SoftmaxPlusOne
+from sharpmax.normalisers.sparsemax import Sparsemax
+from sharpmax.normalisers.stick_breaking import StickBreaking
+from sharpmax.normalisers.stieltjes import Stieltjes
+from sharpmax.normalisers.threshold_relative import ThresholdRelative
+from sharpmax.normalisers.top_k import TopK
+
+NORMALISERS: dict[str, Normaliser] = {
+    "softmax": Softmax(),
+    "adaptive-temperature": AdaptiveTemperature(),
+    "scalable-softmax": ScalableSoftmax(),
+    "softmax-plus-one": SoftmaxPlusOne(),
+    "sparsemax": Sparsemax(),
+    "entmax": Entmax(),
+    "adaptive-scalable-entmax": AdaptiveScalableEntmax(),
+    "top-k": TopK(),
+    "hard": Hard(),
+    "local": Local(),
+    "sigmoid": Sigmoid(),
+    "relu": Relu(),
+    "linear": Linear(),
+    "positive-linear": PositiveLinear(),
+    "stick-breaking": StickBreaking(),
+    "stieltjes": Stieltjes(),
+    "threshold-relative": ThresholdRelative(),
+    "selective": Selective(),
+    "differential": Differential(),
+}
+"""Every method by its name, ready to call."""
+
+__all__ = [
+    "NORMALISERS",
+    "AdaptiveScalableEntmax",
+    "AdaptiveTemperature",
+    "Differential",
+    "Entmax",
+    "Hard",
+    "Linear",
+    "Local",
+    "Normaliser",
+    "PositiveLinear",
+    "Relu",
+    "RowNormaliser",
+    "ScalableSoftmax",
+    "Selective",
+    "Sigmoid",
+    "Softmax",
+    "SoftmaxPlusOne",
+    "Sparsemax",
+    "StickBreaking",
+    "Stieltjes",
+    "ThresholdRelative",
+    "TopK",
+]

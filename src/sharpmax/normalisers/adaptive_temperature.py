@@ -1,0 +1,37 @@
+"""Softmax sharpened by as much as each row's own entropy asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from sharpmax import ops
+from sharpmax._array import Array
+from sharpmax.normalisers._base import Normaliser
+from sharpmax.policies import PAPER, Policy
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float
+
+
+@dataclass(frozen=True)
+class AdaptiveTemperature(Normaliser):
+    """Keep a trained head sharp on more items than it was trained with, by its entropy.
+
+        p = softmax(policy(H, n) * z),    H = entropy(z),    n = number of items
+
+    Figure 4 of arXiv 2410.01104 with the default policy; nothing is learned. The same as
+    `sharpmax.adaptive_temperature_softmax`.
+    """
+
+    policy: Policy = PAPER
+    fused: ClassVar[str | None] = "scaled queries, after a pass that finds the entropy"
+
+    def __call__(
+        self,
+        logits: Float[Array, "*rows items"],
+        *,
+        where: Bool[Array, "*rows items"] | None = None,
+        axis: int = -1,
+    ) -> Float[Array, "*rows items"]:
+        return ops.adaptive_temperature_softmax(logits, policy=self.policy, where=where, axis=axis)

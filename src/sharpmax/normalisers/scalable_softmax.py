@@ -1,0 +1,40 @@
+"""Softmax whose sharpness grows with the logarithm of the number of items."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from sharpmax._array import Array
+from sharpmax.normalisers._base import RowNormaliser, check_number, log_items, parameter
+from sharpmax.normalisers._scaling import scaled, softmax_of
+from sharpmax.ops._rows import Rows
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
+
+@dataclass(frozen=True)
+class ScalableSoftmax(RowNormaliser):
+    """Keep the largest weight from fading as items are added: the base of the power is n itself.
+
+        p = softmax((scale * log n + bias) * z),    or, without a bias,    p_i ~ n^(scale * z_i)
+
+    A logit 1/scale above all others keeps a weight that does not go to 0 with n. SSMax of arXiv
+    2501.19399, which learns a scale a head and finds that the bias can be left out; 0.43 is the
+    scale of its first figure.
+    """
+
+    scale: Float[Array, "*rows 1"] | float = 0.43
+    bias: Float[Array, "*rows 1"] | float = 0.0
+    parameters: ClassVar[tuple[str, ...]] = ("scale", "bias")
+    fused: ClassVar[str | None] = "scaled queries"
+
+    def __post_init__(self) -> None:
+        check_number("scale", self.scale, -math.inf, "a finite number")
+        check_number("bias", self.bias, -math.inf, "a finite number")
+
+    def weights(self, rows: Rows) -> Float[Array, "*rows items"]:
+        scale, bias = (parameter(name, getattr(self, name), rows) for name in self.parameters)
+        return softmax_of(scaled(rows, scale * log_items(rows) + bias))
