@@ -50,9 +50,11 @@ def run(
     *,
     processes: int | None = None,
     progress: Progress | None = None,
+    keep: Callable[[int, Found], None] | None = None,
 ) -> list[Found]:
     """The function of every job, in the jobs' order, some at a time.
 
+    `keep` is called here with a job's place and its answer as soon as that is there.
     The first error stops the others, and so does an interrupt; whatever they keep on disk stays.
     `function` and the jobs are sent to other processes, so they must be importable and picklable.
     """
@@ -65,7 +67,7 @@ def run(
     executor = ProcessPoolExecutor(processes, context, _begin, (messages, stop, os.getpid()))
     try:
         futures = [executor.submit(_work, function, place, job) for place, job in enumerate(jobs)]
-        _attend(futures, messages, progress or (lambda place, share: None))
+        _attend(futures, messages, progress or (lambda place, share: None), keep)
         return [future.result() for future in futures]
     except BrokenProcessPool as error:
         raise UserError(
@@ -78,7 +80,12 @@ def run(
         messages.close()
 
 
-def _attend(futures: list[Future[Any]], messages: Any, progress: Progress) -> None:
+def _attend(
+    futures: list[Future[Any]],
+    messages: Any,
+    progress: Progress,
+    keep: Callable[[int, Any], None] | None,
+) -> None:
     """Pass on what jobs tell, until all have ended or one has failed."""
     pending = set(futures)
     while pending:
@@ -91,8 +98,10 @@ def _attend(futures: list[Future[Any]], messages: Any, progress: Progress) -> No
             if futures[place] in pending:  # what a job said may arrive after its result
                 progress(place, share)
         for future in ended:
-            future.result()  # raises what the job raised
-            progress(futures.index(future), 1.0)
+            place, answer = futures.index(future), future.result()  # raises what the job raised
+            if keep is not None:
+                keep(place, answer)
+            progress(place, 1.0)
 
 
 _worker: dict[str, Any] = {}

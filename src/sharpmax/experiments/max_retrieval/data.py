@@ -44,6 +44,14 @@ def of_highest_priority(key: Array, priority: Array, present: Array) -> tuple[Ar
     return label, _taken(label, highest(priority, present))
 
 
+def of_second_priority(key: Array, priority: Array, present: Array) -> tuple[Array, Array]:
+    """Classes uniform among ten; the answer is that of the item of second highest priority."""
+    label = jax.random.randint(key, priority.shape, 0, CLASSES, jnp.int32)
+    first = highest(priority, present)[:, None]
+    others = present & (jnp.arange(priority.shape[1]) != first)
+    return label, _taken(label, highest(priority, others))
+
+
 def most_frequent(key: Array, priority: Array, present: Array) -> tuple[Array, Array]:
     """The class that most items have, whatever their priorities: a task for averaging.
 
@@ -69,17 +77,28 @@ def most_frequent(key: Array, priority: Array, present: Array) -> tuple[Array, A
 
 TASKS: dict[str, Callable[[Array, Array, Array], tuple[Array, Array]]] = {
     "max": of_highest_priority,
+    "second-max": of_second_priority,
     "most-frequent": most_frequent,
 }
 """From a random key, the priorities and the padding to the classes and the answer."""
 
 
-def draw(task: str, key: Array, sets: int, smallest: int, largest: int) -> Sets:
-    """Random sets, each of its own size, uniform from `smallest` to `largest`."""
+def draw(
+    task: str, key: Array, sets: int, smallest: int, largest: int, narrowest: float = 1.0
+) -> Sets:
+    """Random sets, each of its own size, uniform from `smallest` to `largest`.
+
+    Priorities are uniform in [0, 1]. With `narrowest` below 1 they are uniform in [1 - width, 1], a
+    width for each set, uniform in its logarithm from `narrowest` to 1: a few items as near to each
+    other as the highest of many are.
+    """
     ranks, classes, queries, sizes = jax.random.split(key, 4)
     size = jax.random.randint(sizes, (sets, 1), smallest, largest + 1, jnp.int32)
     present = jnp.arange(largest, dtype=jnp.int32) < size
     priority = jax.random.uniform(ranks, (sets, largest), jnp.float32)
+    if narrowest < 1:
+        narrowing = jax.random.uniform(jax.random.fold_in(ranks, 1), (sets, 1), jnp.float32)
+        priority = 1 - narrowest**narrowing * (1 - priority)
     label, answer = TASKS[task](classes, priority, present)
     return Sets(priority, label, present, jax.random.uniform(queries, (sets,), jnp.float32), answer)
 

@@ -7,7 +7,7 @@ few sets at a time, so that 16,384 items cost time and not memory.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,7 +18,16 @@ from jax import Array
 
 from sharpmax.experiments.jobs import Tell
 from sharpmax.experiments.max_retrieval import data
-from sharpmax.experiments.max_retrieval.model import WIDTH, Normaliser, Weights, answer, look
+from sharpmax.experiments.max_retrieval.model import (
+    AS_IN_THE_PAPER,
+    WIDTH,
+    Design,
+    Normaliser,
+    Weights,
+    answer,
+    bound,
+    look,
+)
 from sharpmax.ops import (
     adaptive_temperature_softmax,
     entropy,
@@ -32,6 +41,9 @@ ITEMS_AT_ONCE = 4_096
 
 PIECE = 1_024
 """Items of a set that are looked at together."""
+
+TINY = float(np.finfo(np.float32).tiny)
+"""Divides the weights of a set that was given none."""
 
 EXAMINING = 1_000_000
 """Added to a seed: what a head is examined on is drawn apart from what it was trained on."""
@@ -80,6 +92,8 @@ class Exam(NamedTuple):
     methods: Mapping[str, Normaliser]
     """By name; picklable, since heads are examined in processes of their own, and equal to others
     that do the same, so that they are compiled once."""
+    design: Design = AS_IN_THE_PAPER
+    """How the head was trained. One with fields of its own is asked with its own normaliser."""
 
 
 class Marks(NamedTuple):
@@ -89,6 +103,8 @@ class Marks(NamedTuple):
     """Whether each method's answer is right."""
     weight: dict[str, np.ndarray]
     """The weight that each method gives to the item of highest priority."""
+    sharpness: dict[str, np.ndarray]
+    """The largest weight as a share of all, each without its sign."""
     entropy: np.ndarray
     """Of plain softmax."""
     ranked: np.ndarray
@@ -108,7 +124,8 @@ def examine(exam: Exam, tell: Tell = lambda share: None) -> Marks:
         rows: list[Any] = []
         for place, count in enumerate(portions(exam.sets, size)):
             sets = _draw(exam.task, jax.random.fold_in(key, place), count, size)
-            rows.append(jax.device_get(_mark(weights, sets, methods, exam.scaled)))
+            found = _mark(weights, sets, methods, exam.scaled, exam.design)
+            rows.append(jax.device_get(found))
             done += count * size
             tell(done / total)
         pages.append(jax.tree.map(lambda *parts: np.concatenate(parts, axis=-1), *rows))
@@ -117,6 +134,7 @@ def examine(exam: Exam, tell: Tell = lambda share: None) -> Marks:
     return Marks(
         {name: found["right"][:, place] for name, place in by_name.items()},
         {name: found["weight"][:, place] for name, place in by_name.items()},
+        {name: found["sharpness"][:, place] for name, place in by_name.items()},
         found["entropy"],
         found["ranked"],
         found["found"],
@@ -135,22 +153,29 @@ def _draw(task: str, key: Array, sets: int, size: int) -> data.Sets:
     return data.draw(task, key, sets, size, size)
 
 
-@partial(jax.jit, static_argnames=("methods", "scaled"))
+@partial(jax.jit, static_argnames=("methods", "scaled", "design"))
 def _mark(
-    weights: Weights, sets: data.Sets, methods: tuple[Normaliser, ...], scaled: bool
+    weights: Weights,
+    sets: data.Sets,
+    methods: tuple[Normaliser, ...],
+    scaled: bool,
+    design: Design,
 ) -> dict[str, Array]:
     sets, pieces = _in_pieces(sets)
-    seen = look(weights, pieces, scaled=scaled)
-    logits = seen.logits.reshape(sets.priority.shape)
-    given = jnp.stack([method(logits, where=sets.present) for method in methods])
+    seen = look(weights, pieces, design, scaled=scaled)
+    rows = [logits.reshape(sets.priority.shape) for logits in seen.logits]
+    asked = [bound(weights, replace(design, normaliser=method)) for method in methods]
+    given = jnp.stack([method(*rows, where=sets.present) for method in asked])
     by_piece = given.reshape(len(methods), *pieces.priority.shape)
     pooled = jnp.einsum("mpi,pih->mph", by_piece, seen.hidden)
     pooled = jnp.sum(pooled.reshape(len(methods), len(sets.query), -1, WIDTH), axis=2)
-    said = jnp.argmax(answer(weights, pooled, jnp.sum(given, axis=-1)), axis=-1)
+    logits, size = rows[0], jnp.abs(given)
+    said = jnp.argmax(answer(weights, pooled, jnp.sum(given, axis=-1), design), axis=-1)
     best, top = (data.highest(values, sets.present) for values in (sets.priority, logits))
     return {
         "right": said.astype(sets.answer.dtype) == sets.answer,
         "weight": jnp.take_along_axis(given, best[None, :, None], axis=2)[..., 0],
+        "sharpness": jnp.max(size, axis=2) / jnp.maximum(jnp.sum(size, axis=2), TINY),
         "entropy": entropy(logits, where=sets.present),
         "ranked": jnp.take_along_axis(sets.label, top[:, None], axis=1)[:, 0] == sets.answer,
         "found": top == best,

@@ -111,7 +111,7 @@ def cloud(job: Job, tell: jobs.Tell = lambda share: None) -> Cloud:
 @partial(jax.jit, static_argnames=("size", "scaled"))
 def _logits(weights: Any, key: Any, size: int, scaled: bool) -> tuple[Any, Any, Any]:
     sets = data.draw("max", key, 1, size, size)
-    logits = look(weights, sets, scaled=scaled).logits
+    (logits,) = look(weights, sets, scaled=scaled).logits
     return logits[0], entropy(logits)[0], data.highest(sets.priority, sets.present)[0]
 
 

@@ -66,7 +66,7 @@ def _frames(
 ) -> dict[str, Array]:
     """The weights of the items of highest priority, by method, each [sets items]."""
     sets = data.draw("max", key, config.sets, size, size)
-    logits = look(weights, sets, scaled=scaled).logits
+    (logits,) = look(weights, sets, scaled=scaled).logits
     shown = jnp.argsort(sets.priority, axis=1)[:, -config.items :]
     given = {name: METHODS[name](logits, where=sets.present) for name in config.methods}
     return {name: jnp.take_along_axis(rows, shown, axis=1) for name, rows in given.items()}

@@ -10,7 +10,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -29,10 +29,11 @@ from sharpmax._errors import UserError
 from sharpmax._files import write_atomically
 from sharpmax.experiments.jobs import Tell
 from sharpmax.experiments.max_retrieval import data
+from sharpmax.experiments.max_retrieval.designs import DESIGNS
 from sharpmax.experiments.max_retrieval.model import Weights, forward, initial
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Int
 
 LOSS_EVERY = 100
 """Steps between two recorded losses, each the mean of the steps since the one before; also how many
@@ -40,6 +41,9 @@ steps are compiled into one call."""
 
 CHECKPOINT_EVERY = 5_000
 WAIT_FOR_LOCK = 5.0
+
+WARMING_UP = 0.05
+"""Share of the steps in which the learning rate rises from 0, where it changes at all."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,26 @@ class Training:
     """Whether logits are divided by the square root of the width."""
     kept_at: tuple[int, ...] = (20_000, 50_000)
     """Steps whose weights are kept, besides the last."""
+    design: str = "softmax"
+    """The name of the head's design."""
+    narrowest: float = 1.0
+    """The smallest width of the range of a set's priorities: see `data.draw`."""
+    falling: bool = False
+    """Whether the learning rate rises and then falls to 0 like a cosine, or stays what it is."""
+
+    def rates(self, steps: Int[np.ndarray, " steps"]) -> Float[np.ndarray, " steps"]:
+        """The learning rate of each of these steps."""
+        if not self.falling:
+            return np.full(len(steps), self.learning_rate, np.float32)
+        done = steps / self.steps
+        rising = np.minimum((done + 1 / self.steps) / WARMING_UP, 1.0)
+        falling = (1 + np.cos(np.pi * done)) / 2
+        return np.asarray(self.learning_rate * rising * falling, np.float32)
+
+    @property
+    def kind(self) -> Training:
+        """What a compiled step depends on: those that differ in the rest share it."""
+        return replace(self, steps=LOSS_EVERY, learning_rate=0.0, kept_at=(), falling=False)
 
 
 class Job(NamedTuple):
@@ -88,6 +112,11 @@ class Trained(NamedTuple):
     """By step: those kept on the way, and the last."""
     seconds: float
 
+    @property
+    def diverged(self) -> bool:
+        """A loss is not finite: nothing after it means anything."""
+        return not np.isfinite(self.losses).all()
+
 
 class State(NamedTuple):
     weights: Weights
@@ -95,12 +124,12 @@ class State(NamedTuple):
 
 
 def optimiser(training: Training) -> optax.GradientTransformation:
-    """Adam, its decay decoupled or as an L2 term: decay / 2 times the squared norm in the loss."""
-    if training.decoupled:
-        return optax.adamw(training.learning_rate, weight_decay=training.decay)
-    return optax.chain(
-        optax.add_decayed_weights(training.decay), optax.adam(training.learning_rate)
-    )
+    """Adam, its decay decoupled or as an L2 term: decay / 2 times the squared norm in the loss.
+
+    What it gives is still to be multiplied by minus the learning rate.
+    """
+    adam, decay = optax.scale_by_adam(), optax.add_decayed_weights(training.decay)
+    return optax.chain(adam, decay) if training.decoupled else optax.chain(decay, adam)
 
 
 def streams(seed: int) -> tuple[Array, Array]:
@@ -112,14 +141,14 @@ def streams(seed: int) -> tuple[Array, Array]:
 def loss_of(
     weights: Weights, sets: data.Sets, training: Training, function: Callable[..., Array]
 ) -> Float[Array, ""]:
-    classes = function(weights, sets, scaled=training.scaled)
+    classes = function(weights, sets, DESIGNS[training.design], scaled=training.scaled)
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(classes, sets.answer))
 
 
 @partial(jax.jit, static_argnames="training")
 def begin(key: Array, training: Training) -> State:
     """The state before the first step."""
-    weights = initial(key)
+    weights = initial(key, DESIGNS[training.design])
     return State(weights, optimiser(training).init(weights))
 
 
@@ -127,29 +156,33 @@ def begin(key: Array, training: Training) -> State:
 def advance(
     state: State,
     key: Array,
-    first: Array,
+    steps: Int[Array, " steps"],
+    rates: Float[Array, " steps"],
     training: Training,
     function: Callable[..., Array] = forward,
 ) -> tuple[State, Float[Array, ""]]:
-    """`LOSS_EVERY` steps from the step `first`, and the mean of their losses.
+    """These steps at these learning rates, and the mean of their losses.
 
-    `function` is the model, in either way of writing it.
+    `training` is a `Training.kind`; `function` is the model, in either way of writing it.
     """
     method = optimiser(training)
 
-    def step(state: State, number: Array) -> tuple[State, Array]:
+    def step(state: State, number_and_rate: tuple[Array, Array]) -> tuple[State, Array]:
+        number, rate = number_and_rate
         sets = data.draw(
             training.task,
             jax.random.fold_in(key, number),
             training.batch,
             training.smallest,
             training.largest,
+            training.narrowest,
         )
         loss, gradient = jax.value_and_grad(loss_of)(state.weights, sets, training, function)
         changes, moments = method.update(gradient, state.optimiser, state.weights)
+        changes = jax.tree.map(lambda change: -rate * change, changes)
         return State(optax.apply_updates(state.weights, changes), moments), loss
 
-    state, losses = jax.lax.scan(step, state, first + jnp.arange(LOSS_EVERY, dtype=jnp.int32))
+    state, losses = jax.lax.scan(step, state, (steps, rates))
     return state, jnp.mean(losses)
 
 
@@ -167,14 +200,17 @@ def train(job: Job, tell: Tell = lambda share: None) -> Trained:
 
 
 def _train(job: Job, tell: Tell) -> Trained:
+    if finished(job):
+        return read(job.path)
     training, begun = job.training, time.monotonic()
     initialising, key = streams(job.seed)
-    state = begin(initialising, training)
+    state = begin(initialising, training.kind)
     step, losses, kept, before = 0, list[float](), dict[int, Any](), 0.0
     if job.path.exists():
         state, step, losses, kept, before = _read(job.path, state)
     while step < training.steps:
-        state, loss = advance(state, key, jnp.asarray(step, jnp.int32), training)
+        steps = np.arange(step, step + LOSS_EVERY, dtype=np.int32)
+        state, loss = advance(state, key, steps, training.rates(steps), training.kind)
         step += LOSS_EVERY
         losses.append(float(loss))
         if step in training.kept_at or step == training.steps:
@@ -183,9 +219,21 @@ def _train(job: Job, tell: Tell) -> Trained:
             seconds = before + time.monotonic() - begun
             _write(job, state, step, losses, kept, seconds)
         tell(step / training.steps)
-    if not np.isfinite(losses).all():
-        raise UserError(f"training diverged (seed {job.seed}): a loss of {training} is not finite")
     return read(job.path)
+
+
+def finished(job: Job) -> bool:
+    """Whether its checkpoint is that of the last step."""
+    return job.path.exists() and read(job.path).step == job.training.steps
+
+
+def store(job: Job, trained: Trained) -> None:
+    """Keep a training that another machine has finished, unless it is here already.
+
+    Without the optimiser's moments: nothing will go on from here.
+    """
+    if not finished(job):
+        _write(job, None, trained.step, trained.losses.tolist(), trained.weights, trained.seconds)
 
 
 def read(path: Path) -> Trained:
@@ -206,11 +254,18 @@ def versions() -> dict[str, str]:
 
 
 def _write(
-    job: Job, state: State, step: int, losses: list[float], kept: dict[int, Any], seconds: float
+    job: Job,
+    state: State | None,
+    step: int,
+    losses: list[float],
+    kept: dict[int, Any],
+    seconds: float,
 ) -> None:
-    tensors = {f"weights.{name}": np.asarray(array) for name, array in state.weights.items()}
-    for place, leaf in enumerate(jax.tree.leaves(state.optimiser)):
-        tensors[f"optimiser.{place}"] = np.asarray(leaf)
+    tensors = dict[str, np.ndarray]()
+    if state is not None:
+        tensors = {f"weights.{name}": np.asarray(array) for name, array in state.weights.items()}
+        for place, leaf in enumerate(jax.tree.leaves(state.optimiser)):
+            tensors[f"optimiser.{place}"] = np.asarray(leaf)
     for at, weights in kept.items():
         tensors |= {f"at{at}.{name}": array for name, array in weights.items()}
     tensors["losses"] = np.asarray(losses, np.float64)
@@ -255,8 +310,16 @@ def _group(tensors: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]
 
 
 def _check(training: Training) -> None:
-    if training.task not in data.TASKS:
-        raise UserError(f"unknown task {training.task!r}: expected one of {', '.join(data.TASKS)}")
+    for what, name, known in (
+        ("task", training.task, data.TASKS),
+        ("design", training.design, DESIGNS),
+    ):
+        if name not in known:
+            raise UserError(f"unknown {what} {name!r}: expected one of {', '.join(known)}")
+    if not 0 < training.narrowest <= 1:
+        raise UserError(
+            f"the narrowest range of priorities is above 0 and at most 1, got {training.narrowest}"
+        )
     uneven = [step for step in (training.steps, *training.kept_at) if step % LOSS_EVERY]
     if training.steps < 1 or uneven:
         raise UserError(

@@ -1,0 +1,74 @@
+"""Who takes part: tracks, tasks and methods, and the reason where a method cannot."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from sharpmax.experiments.max_retrieval.designs import DESIGNS
+from sharpmax.experiments.max_retrieval.model import Normaliser
+from sharpmax.normalisers import NORMALISERS
+
+BASELINE: Final = "softmax"
+GUARD: Final = "most-frequent"
+TASKS: Final = ("max", "second-max", GUARD)
+
+
+class Track(NamedTuple):
+    """A rule of the game."""
+
+    own: bool
+    """Whether a method is trained with, or is put into heads that were trained with softmax."""
+    augmented: bool
+    """Whether priorities in training come from narrow ranges too."""
+    what: str
+
+
+TRACKS: Final = {
+    "drop-in": Track(False, False, "put into a softmax-trained head, at inference only"),
+    "trained": Track(True, False, "used in training too, on the paper's data"),
+    "augmented": Track(True, True, "trained with, on sets of the same sizes and narrow ranges too"),
+    "augmented-drop-in": Track(
+        False, True, "put into a softmax-trained head that has seen narrow ranges"
+    ),
+}
+
+METHODS: Final = tuple(dict.fromkeys([*NORMALISERS, *DESIGNS]))
+
+
+class Entry(NamedTuple):
+    """A row of the leaderboard."""
+
+    track: str
+    task: str
+    method: str
+
+    @property
+    def trains(self) -> str:
+        """The design that is trained for it."""
+        return self.method if TRACKS[self.track].own else BASELINE
+
+
+def reason_against(entry: Entry) -> str | None:
+    """Why a method cannot take part; None if it can."""
+    track = TRACKS[entry.track]
+    if entry.method not in DESIGNS:
+        needs = NORMALISERS[entry.method].needs
+        return f"needs {needs}; a set has one query, which sees each item once"
+    if track.augmented and entry.task == GUARD:
+        return "priorities say nothing in this task: it is the same as without narrow ranges"
+    if not track.own:
+        design = DESIGNS[entry.method]
+        if design.paired:
+            return "needs a second set of logits, which a softmax-trained head does not have"
+        if design.normed or design.stepped:
+            return "is a layer, and what follows it was trained without"
+    return None
+
+
+def put_in() -> dict[str, Normaliser]:
+    """The methods that can be put into a head that was trained with softmax."""
+    return {
+        name: DESIGNS[name].normaliser
+        for name in METHODS
+        if reason_against(Entry("drop-in", "max", name)) is None
+    }
