@@ -22,7 +22,7 @@ from pathlib import Path
 os.environ.update({"NPROC": "1", "JAX_PLATFORMS": "cpu"})  # as a job of a sweep has it
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 
 from sharpmax.experiments.max_retrieval import heads, model, table1
 from sharpmax.experiments.max_retrieval.exam import Exam, examine
@@ -42,13 +42,14 @@ SETS, ITEMS = 128, 16_384
 def training_speed() -> dict[str, object]:
     training = Training()
     initialising, key = streams(0)
-    first = jnp.asarray(0, jnp.int32)
+    steps = np.arange(LOSS_EVERY, dtype=np.int32)
+    rates = training.rates(steps)
     arms = {"folded": model.forward, "as written": model.reference}
 
     def timed(function) -> tuple[float, float]:
-        start = jax.block_until_ready(begin(initialising, training))
+        start = jax.block_until_ready(begin(initialising, training.kind))
         begun = time.perf_counter()
-        loss = float(advance(start, key, first, training, function)[1])
+        loss = float(advance(start, key, steps, rates, training.kind, function)[1])
         return (time.perf_counter() - begun) / LOSS_EVERY, loss
 
     losses = {name: timed(function)[1] for name, function in arms.items()}  # and compiles them

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sharpmax import __version__
-from sharpmax.cli import demo, doctor, reproduce, scan
+from sharpmax.cli import demo, doctor, leaderboard, reproduce, scan
 
 app = typer.Typer(
     help="Keep attention sharp as inputs grow: measure, bound and undo the dispersion of softmax.",
@@ -19,6 +19,7 @@ app = typer.Typer(
 app.command()(demo.demo)
 app.command()(scan.scan)
 app.command(help=reproduce.HELP)(reproduce.reproduce)
+app.command()(leaderboard.leaderboard)
 app.command()(doctor.doctor)
 
 

@@ -34,3 +34,11 @@ AllowPickle: TypeAlias = Annotated[
 TrustRemoteCode: TypeAlias = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run code that the model brings with it.")
 ]
+Processes: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        help="For what trains or examines heads: how many at a time. Default: a core each.",
+        min=1,
+        show_default=False,
+    ),
+]

@@ -11,7 +11,7 @@ import typer
 
 from sharpmax._errors import UserError
 from sharpmax._files import refuse_overwriting
-from sharpmax.cli.options import Out, Overwrite
+from sharpmax.cli.options import Out, Overwrite, Processes
 from sharpmax.results import Result
 
 
@@ -92,14 +92,7 @@ def reproduce(
             "named NAME-quick.",
         ),
     ] = False,
-    processes: Annotated[
-        int | None,
-        typer.Option(
-            help="For what trains or examines heads: how many at a time. Default: a core each.",
-            min=1,
-            show_default=False,
-        ),
-    ] = None,
+    processes: Processes = None,
     model: Annotated[
         str | None,
         typer.Option(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
+from sharpmax.cli.formats import chance, new_table, percent
+from sharpmax.cli.standings import standings
 from sharpmax.results import Result
 
 SHORTER = {"recollection": "recalled"}
@@ -24,20 +24,10 @@ def show(result: Result) -> None:
         console.print(part)
 
 
-def percent(mean: float, std: float | None = None) -> str:
-    """A share as points, with its spread over seeds."""
-    return f"{100 * mean:.1f}" + ("" if std is None else f" ± {100 * std:.1f}")
-
-
-def chance(p: float | None, digits: int = 2) -> str:
-    """p of a test; a dash where there was nothing to test."""
-    return "-" if p is None else f"{p:.{digits}g}"
-
-
 def table1(result: Result) -> list[Any]:
     found, config = result.measurements, result.config
     seeds, steps = len(config["seeds"]), config["training"]["steps"]
-    table = _table(
+    table = new_table(
         f"Max retrieval: accuracy %, mean ± standard deviation over {seeds} seeds, {steps:,} steps"
     )
     for heading in ("items", "softmax", "adaptive", "p", "argmax", "paper", "p", "how sure"):
@@ -82,7 +72,7 @@ def _where_it_went(found: dict[str, Any]) -> list[str]:
 
 def unknowns(result: Result) -> list[Any]:
     found = result.measurements
-    table = _table("Distance to Table 1 over all sizes and both columns, in points of accuracy")
+    table = new_table("Distance to Table 1 over all sizes and both columns, in points of accuracy")
     for heading in ("logits", "decay", "steps", "mean distance", "largest", "at 1,024", "seeds"):
         table.add_column(heading, justify="left" if heading in ("logits", "decay") else "right")
     sizes = result.config["sizes"]
@@ -109,7 +99,7 @@ def policies(result: Result) -> list[Any]:
         ("max", "Max retrieval, the same heads"),
         ("most-frequent", "The guard task: the most frequent class"),
     ):
-        table = _table(f"{title}: accuracy % by items")
+        table = new_table(f"{title}: accuracy % by items")
         table.add_column("method")
         for size in shown:
             table.add_column(f"{size:,}", justify="right")
@@ -126,7 +116,7 @@ def policies(result: Result) -> list[Any]:
 
 def figure6(result: Result) -> list[Any]:
     found = result.measurements
-    table = _table("Inverse temperature as a polynomial of the entropy, highest power first")
+    table = new_table("Inverse temperature as a polynomial of the entropy, highest power first")
     for heading in ("", "coefficients", "sharpens, nats", "error of the temperature"):
         table.add_column(heading)
     for name, coefficients in found["coefficients"].items():
@@ -140,16 +130,11 @@ def figure6(result: Result) -> list[Any]:
     return [table]
 
 
-def _table(title: str) -> Table:
-    return Table(
-        title=title,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-    )
-
-
-TABLES = {"table1": table1, "unknowns": unknowns, "policies": policies, "figure6": figure6}
+TABLES = {
+    "table1": table1,
+    "unknowns": unknowns,
+    "policies": policies,
+    "leaderboard": standings,
+    "figure6": figure6,
+}
 """By kind of result."""

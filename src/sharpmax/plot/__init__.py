@@ -19,6 +19,7 @@ KINDS = (
     "figure5",
     "figure6",
     "figure7",
+    "leaderboard",
     "policies",
     "scan",
     "table1",

@@ -11,7 +11,9 @@ import pytest
 
 import sharpmax as sx
 from sharpmax.experiments.max_retrieval import data, exam, heads, model
+from sharpmax.experiments.max_retrieval.designs import DESIGNS
 from sharpmax.experiments.max_retrieval.exam import EntropyTarget, Exam, Sharpened
+from sharpmax.experiments.max_retrieval.model import Design
 
 METHODS = {
     "plain": sx.softmax,
@@ -51,10 +53,10 @@ def test_marks_are_those_of_the_model_asked_by_itself(weights, marks):
         key = jax.random.fold_in(jax.random.key(exam.EXAMINING + 7), size)
         (count, *rest) = exam.portions(SETS, size)
         sets = data.draw("max", jax.random.fold_in(key, 0), count, size, size)
-        logits = jax.jit(partial(model.look, scaled=True))(weights, sets).logits
+        (logits,) = jax.jit(partial(model.look, scaled=True))(weights, sets).logits
         best = np.asarray(sets.priority).argmax(1)
         for name, method in METHODS.items():
-            asked = jax.jit(partial(model.forward, normaliser=method, scaled=True))
+            asked = jax.jit(partial(model.forward, design=Design(method), scaled=True))
             said = np.asarray(asked(weights, sets)).argmax(1)
             given = np.asarray(method(logits, where=sets.present))
             differ = marks.right[name][place, :count] != (said == np.asarray(sets.answer))
@@ -62,6 +64,11 @@ def test_marks_are_those_of_the_model_asked_by_itself(weights, marks):
             np.testing.assert_allclose(
                 marks.weight[name][place, :count],
                 given[np.arange(count), best],
+                atol=rounding(logits),
+            )
+            np.testing.assert_allclose(
+                marks.sharpness[name][place, :count],
+                given.max(1) / given.sum(1),
                 atol=rounding(logits),
             )
         np.testing.assert_allclose(
@@ -82,6 +89,28 @@ def test_pieces_change_nothing(weights, marks, monkeypatch):
     for name in methods:
         assert (marks.right[name][0] != cut.right[name][0]).sum() <= 1
         np.testing.assert_allclose(marks.weight[name][0], cut.weight[name][0], atol=rounding(300.0))
+
+
+@pytest.mark.parametrize("name", ["differential", "stieltjes", "layer-norm", "step", "linear"])
+def test_a_head_of_another_design_is_asked_as_it_was_trained(name):
+    """Two rows of logits, learned fields, other layers, weights of either sign; in pieces."""
+    design = DESIGNS[name]
+    fresh = model.initial(jax.random.key(4), design)
+    moved = {key: value + 0.1 if "normaliser" in key else value for key, value in fresh.items()}
+    asked = Exam(moved, True, "max", 7, (5, 1_500), 6, {"own": design.normaliser}, design)
+    found = exam.examine(asked)
+    for place, size in enumerate(asked.sizes):
+        key = jax.random.fold_in(jax.random.key(exam.EXAMINING + 7), size)
+        count = exam.portions(6, size)[0]
+        sets = data.draw("max", jax.random.fold_in(key, 0), count, size, size)
+        said = np.asarray(model.forward(moved, sets, design, scaled=True)).argmax(1)
+        right = said == np.asarray(sets.answer)
+        assert (found.right["own"][place, :count] != right).sum() <= 1
+        rows = model.look(moved, sets, design, scaled=True).logits
+        given = np.abs(model.bound(moved, design)(*rows, where=sets.present))
+        np.testing.assert_allclose(
+            found.sharpness["own"][place, :count], given.max(1) / given.sum(1), rtol=1e-3
+        )
 
 
 def test_portions_add_up():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,8 @@ import pytest
 
 import sharpmax as sx
 from sharpmax.experiments.max_retrieval import data, model
+from sharpmax.experiments.max_retrieval.model import Design
+from sharpmax.normalisers import Differential, Entmax, Stieltjes
 
 
 def doubles(tree):
@@ -38,12 +42,25 @@ def raw(logits, *, where):
     return jnp.where(where, jnp.tanh(logits) / 3, 0.0)
 
 
-@pytest.mark.parametrize("normaliser", [sx.softmax, sx.adaptive_temperature_softmax, raw])
+DESIGNS = {
+    "softmax": Design(),
+    "adaptive": Design(sx.adaptive_temperature_softmax),
+    "raw": Design(raw),
+    "learned": Design(Stieltjes(scale=0.3), learned=Stieltjes.parameters),
+    "paired": Design(Differential(), learned=("second_weight",), paired=True),
+    "normed": Design(normed=True),
+    "stepped": Design(stepped=True),
+}
+
+
+@pytest.mark.parametrize("design", DESIGNS.values(), ids=DESIGNS)
 @pytest.mark.parametrize("scaled", [True, False])
-def test_folding_changes_neither_answers_nor_gradients(weights, sets, normaliser, scaled):
+def test_folding_changes_neither_answers_nor_gradients(sets, design, scaled):
+    weights = doubles(model.initial(jax.random.key(0), design))
+
     def total(forward):
         def of(weights):
-            out = forward(weights, sets, normaliser, scaled=scaled)
+            out = forward(weights, sets, design, scaled=scaled)
             return jnp.sum(jnp.sin(out)), out
 
         return jax.value_and_grad(of, has_aux=True)(weights)
@@ -60,8 +77,43 @@ def test_folding_changes_neither_answers_nor_gradients(weights, sets, normaliser
 
 
 def test_scaling_divides_the_logits(weights, sets):
-    plain, scaled = (model.look(weights, sets, scaled=flag).logits for flag in (False, True))
+    (plain,), (scaled,) = (model.look(weights, sets, scaled=flag).logits for flag in (False, True))
     np.testing.assert_allclose(plain, scaled * np.sqrt(model.WIDTH), rtol=1e-12)
+
+
+def test_learned_fields_begin_where_the_normaliser_is_and_keep_their_bounds(weights):
+    design = Design(Stieltjes(power=2.0, scale=0.3, bias=0.7), learned=Stieltjes.parameters)
+    fresh = model.bound(model.initial(jax.random.key(0), design), design)
+    assert [float(getattr(fresh, name).item()) for name in design.learned] == pytest.approx(
+        [2.0, 0.3, 0.7]
+    )
+    moved = {f"normaliser_{name}": jnp.full((1, 1), -5.0) for name in design.learned}
+    found = model.bound(moved, design)
+    assert [float(getattr(found, name).item()) for name in design.learned] == pytest.approx(
+        [2 * np.exp(-5), -4.7, -4.3]
+    )
+    alpha = model.bound({"normaliser_alpha": jnp.full((1, 1), -9.0)}, Design(Entmax(), ("alpha",)))
+    assert 1 < float(alpha.alpha.item()) < 1.001
+
+
+def test_a_normed_head_does_not_fade(weights, sets):
+    """Weights ten times smaller change little: the epsilon of the norm."""
+
+    def faint(logits, *, where):
+        return 0.1 * sx.softmax(logits, where=where)
+
+    normed = doubles(model.initial(jax.random.key(0), Design(normed=True)))
+    for design, same in ((Design(normed=True), True), (Design(), False)):
+        out = model.forward(normed, sets, design, scaled=True)
+        small = model.forward(normed, sets, replace(design, normaliser=faint), scaled=True)
+        assert np.allclose(out, small, atol=0.05 * np.abs(out).max()) is same
+
+
+def test_a_step_is_one_or_nothing_and_has_a_slope():
+    values = jnp.asarray([-2.0, -1e-9, 0.0, 1e-9, 3.0])
+    np.testing.assert_array_equal(model._step(values), [0, 0, 0, 1, 1])
+    slope = jax.grad(lambda x: model._step(x).sum())(values)
+    np.testing.assert_allclose(slope, jax.nn.sigmoid(values) * jax.nn.sigmoid(-values))
 
 
 def test_padding_equals_a_smaller_set(weights, sets):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sharpmax import UserError
-from sharpmax.cli import reproduce, tables
+from sharpmax.cli import formats, reproduce, tables
 from sharpmax.experiments.max_retrieval import heads, paper, table1
 from sharpmax.experiments.max_retrieval.table1 import Config
 from sharpmax.experiments.max_retrieval.train import Training
@@ -114,8 +114,8 @@ def test_the_page_shows_what_was_measured(published):
         (line,) = re.findall(rf"^\| {size:,} \|(.*)\|$", page, re.M)
         cells = [cell.strip() for cell in line.split("|")]
         expected = [
-            tables.percent(found["mean"][name][place], found["std"][name][place])
+            formats.percent(found["mean"][name][place], found["std"][name][place])
             for name in ("baseline", "adaptive")
         ]
         assert cells[:2] == expected
-        assert cells[2] == tables.chance(found["p"][place])
+        assert cells[2] == formats.chance(found["p"][place])

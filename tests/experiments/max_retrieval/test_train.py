@@ -18,7 +18,7 @@ from safetensors import safe_open
 
 from sharpmax import UserError
 from sharpmax.experiments import jobs
-from sharpmax.experiments.max_retrieval import data, train
+from sharpmax.experiments.max_retrieval import data, sweep, train
 from sharpmax.experiments.max_retrieval.train import Job, Training
 from sharpmax.results import Result
 
@@ -121,15 +121,48 @@ def test_trainings_that_differ_have_folders_of_their_own(trained):
         replace(SMALL, learning_rate=1e-4),
         replace(SMALL, scaled=False),
         replace(SMALL, task="most-frequent"),
+        replace(SMALL, design="hard"),
+        replace(SMALL, narrowest=0.1),
+        replace(SMALL, falling=True),
     ]
-    assert len({Job(one, 0, job.folder).path.parent for one in [SMALL, *others]}) == 5
+    assert len({Job(one, 0, job.folder).path.parent for one in [SMALL, *others]}) == 8
+
+
+def test_a_learning_rate_that_falls_rises_first_and_ends_at_nothing():
+    training = Training(steps=1_000, learning_rate=0.01, falling=True, kept_at=())
+    rates = training.rates(np.arange(1_000))
+    assert rates.dtype == np.float32
+    assert rates[0] == pytest.approx(0.01 / 50)
+    assert 48 <= rates.argmax() <= 51
+    assert rates.max() == pytest.approx(0.01, rel=0.01)
+    assert (np.diff(rates[:50]) > 0).all()
+    assert (np.diff(rates[51:]) < 0).all()
+    assert rates[-1] < 1e-7
+    np.testing.assert_array_equal(training.rates(np.arange(300, 400)), rates[300:400])
+    np.testing.assert_array_equal(SMALL.rates(np.arange(5)), np.full(5, 1e-3, np.float32))
+
+
+def test_rates_and_steps_share_what_is_compiled():
+    other = replace(SMALL, steps=500, learning_rate=0.1, kept_at=(), falling=True)
+    assert other.kind == SMALL.kind
+    assert replace(SMALL, design="hard").kind != SMALL.kind
+
+
+def test_every_design_learns(tmp_path):
+    """Each for a few steps: the loss falls, and learned fields move."""
+    for name in ("differential", "stieltjes", "layer-norm"):
+        training = replace(SMALL, steps=300, kept_at=(), design=name, narrowest=0.1, falling=True)
+        found = train.train(Job(training, 0, tmp_path))
+        assert found.losses[-1] < 0.9 * found.losses[0], name
+        for key, value in found.weights[300].items():
+            assert not key.startswith("normaliser") or abs(value.item()) > 1e-4, (name, key)
 
 
 def test_decay_is_decoupled_or_a_term_of_the_loss():
     """With no gradient, decoupled decay shrinks by rate times decay; Adam makes a full step of L2."""
     weights = {"one": np.asarray([2.0, -0.5], np.float32)}
     none = {"one": np.zeros(2, np.float32)}
-    for decoupled, expected in ((True, [-2e-6, 0.5e-6]), (False, [-1e-3, 1e-3])):
+    for decoupled, expected in ((True, [2e-3, -0.5e-3]), (False, [1, -1])):
         method = train.optimiser(Training(decoupled=decoupled))
         change, _ = method.update(none, method.init(weights), weights)
         np.testing.assert_allclose(change["one"], expected, rtol=1e-4)
@@ -157,7 +190,10 @@ def test_two_processes_do_not_train_the_same_head(trained, monkeypatch):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"task": "poetry"}, "unknown task 'poetry': expected one of max, most-frequent"),
+        ({"task": "poetry"}, "unknown task 'poetry': expected one of max, second-max, most-freq"),
+        ({"design": "magic"}, "unknown design 'magic': expected one of softmax, adaptive-temp"),
+        ({"narrowest": 0.0}, "above 0 and at most 1, got 0.0"),
+        ({"narrowest": 1.5}, "above 0 and at most 1, got 1.5"),
         ({"steps": 150}, "a positive multiple of 100 steps, got 150"),
         ({"steps": 0}, "a positive multiple of 100 steps, got 0"),
         ({"kept_at": (50,)}, "a positive multiple of 100 steps, got 50"),
@@ -168,10 +204,14 @@ def test_settings_that_cannot_be_are_refused(changed, message, tmp_path):
         train.train(Job(replace(SMALL, **changed), 0, tmp_path))
 
 
-def test_a_training_that_diverges_says_so(tmp_path, monkeypatch):
+def test_a_training_that_diverges_says_so(trained, tmp_path, monkeypatch):
+    assert not trained[1].diverged
     monkeypatch.setattr(train, "advance", lambda state, *rest: (state, float("inf")))
+    found = train.train(Job(SMALL, 0, tmp_path))
+    assert found.diverged
+    monkeypatch.setattr(sweep.jobs, "run", lambda *given, **named: [found])
     with pytest.raises(UserError, match=r"training diverged \(seed 0\)"):
-        train.train(Job(SMALL, 0, tmp_path))
+        sweep.train_all([(SMALL, 0)], tmp_path)
 
 
 def test_seeds_and_streams_are_apart():

@@ -28,13 +28,18 @@ from sharpmax.experiments.leaderboard.entries import (
 from sharpmax.experiments.leaderboard.unit import Budget, Unit, perform
 from sharpmax.experiments.max_retrieval.statistics import sampling_error, spread
 from sharpmax.experiments.max_retrieval.sweep import Progress, about
+from sharpmax.experiments.max_retrieval.train import Training, check
 from sharpmax.results import Result, Stopwatch
 
 RULES = (
     "Every method has the same number of steps, the same sets in training from the same seeds, and "
-    "the learning rate of the lowest training loss among the same few. Methods are compared on the "
-    "same sets. Nothing was chosen by accuracy on sets larger than those of training."
+    "of the same few learning rates that of the lowest training loss in a short training, or the "
+    "next if that is too high for the whole. Methods are compared on the same sets. Nothing was "
+    "chosen by accuracy on sets larger than those of training."
 )
+
+TRAINING = ("learning_rate", "tuning", "given_up", "final_loss", "diverged")
+"""What a row tells of how its heads were trained."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +162,7 @@ def _row(
     accuracy = np.asarray(marks["accuracy"])
     row = {
         **named,
-        **{name: whole[name] for name in ("learning_rate", "tuning", "final_loss", "diverged")},
+        **{name: whole[name] for name in TRAINING},
         "accuracy": accuracy,  # [seed, size]
         "mean": accuracy.mean(0),
         "std": spread(accuracy),
@@ -189,3 +194,7 @@ def _check(config: Config) -> None:
         strange = [name for name in given if name not in known]
         if strange:
             raise UserError(f"unknown {what} {strange[0]!r}: expected one of {', '.join(known)}")
+    if not config.budget.rates:
+        raise UserError("tuning needs at least one learning rate, got none")
+    for steps in (config.budget.steps, config.budget.tuning_steps):
+        check(Training(steps=steps, narrowest=config.budget.narrowest, kept_at=()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -31,6 +32,9 @@ TUNING_SEED = 1_000
 
 LAST = 0.2
 """Share of the steps whose losses decide on a learning rate."""
+
+RULES = 1
+"""Of tuning; a number more where they change, so that what was found by others is not mixed in."""
 
 EXAM_COSTS = 3_000
 """Training steps that take as long as one exam, about: for the progress."""
@@ -85,6 +89,7 @@ class Unit(NamedTuple):
             "unit": [self.design, self.task, self.augmented, asdict(self.budget)],
             "methods": {name: _named(method) for name, method in self.methods.items()},
             "versions": versions(),
+            "rules": RULES,
         }
         digest = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
         kind = "augmented" if self.augmented else "plain"
@@ -98,39 +103,67 @@ def _named(method: Normaliser) -> str:
 
 def perform(unit: Unit, tell: Tell = lambda share: None) -> dict[str, Any]:
     """Tune, train every seed, examine; what the leaderboard says of it."""
-    budget, begun = unit.budget, time.monotonic()
+    begun = time.monotonic()
     told = _shares(unit, tell)
-    rate, tuning = _tune(unit, told)
-    trained = [
-        train(Job(unit.training(budget.steps, rate), seed, unit.folder), next(told))
-        for seed in budget.seeds
-    ]
-    marks = [examine(_exam(unit, one), next(told)) for one in trained]
+    tuning = _tune(unit, told)
+    trained, given_up = _train(unit, tuning, told)
+    marks = [examine(_exam(unit, one), next(told)) for one in trained.heads]
     return {
-        "learning_rate": rate,
-        "tuning": tuning,
-        "final_loss": [_last_loss(one) for one in trained],
-        "diverged": [one.diverged for one in trained],
-        "learned": _learned(unit, trained),
+        "learning_rate": trained.rate,
+        "tuning": {f"{rate:g}": loss for rate, loss in tuning.items()},
+        "given_up": {f"{one.rate:g}": [_last_loss(head) for head in one.heads] for one in given_up},
+        "final_loss": [_last_loss(one) for one in trained.heads],
+        "diverged": [one.diverged for one in trained.heads],
+        "learned": _learned(unit, trained.heads),
         "methods": {name: _summary(marks, name) for name in unit.methods},
         "seconds": time.monotonic() - begun,
     }
 
 
-def _tune(unit: Unit, told: Iterator[Tell]) -> tuple[float, dict[str, float | None]]:
-    """The best learning rate, and the training loss that each led to; None if it diverged."""
+class Heads(NamedTuple):
+    """Every seed, trained at one learning rate."""
+
+    rate: float
+    heads: list[Trained]
+
+    @property
+    def worst(self) -> float:
+        """The highest training loss at the end; infinite if one diverged."""
+        losses = [_last_loss(one) for one in self.heads]
+        return max(math.inf if loss is None else loss for loss in losses)
+
+
+def _tune(unit: Unit, told: Iterator[Tell]) -> dict[float, float | None]:
+    """The training loss that each rate led to, the lowest first; None if it diverged."""
     budget = unit.budget
     if len(budget.rates) == 1:
-        return budget.rates[0], {}
-    losses = []
+        return {budget.rates[0]: None}
+    losses = {}
     for rate in budget.rates:
         job = Job(unit.training(budget.tuning_steps, rate), TUNING_SEED, unit.folder)
-        losses.append(_last_loss(train(job, next(told))))
-    ranked = [np.inf if loss is None else loss for loss in losses]
-    best = int(np.argmin(ranked))
-    return budget.rates[best], {
-        f"{rate:g}": loss for rate, loss in zip(budget.rates, losses, strict=True)
-    }
+        losses[rate] = _last_loss(train(job, next(told)))
+    return dict(sorted(losses.items(), key=lambda one: math.inf if one[1] is None else one[1]))
+
+
+def _train(
+    unit: Unit, tuning: dict[float, float | None], told: Iterator[Tell]
+) -> tuple[Heads, list[Heads]]:
+    """Every seed, at the best rate that bears the whole training; and the rates that did not.
+
+    A rate is given up if a seed ends with a higher loss than the short training had: it was too
+    high. If all are, the one whose worst seed is best is taken.
+    """
+    budget, tried, tells = unit.budget, list[Heads](), [next(told) for _ in unit.budget.seeds]
+    for rate, loss in tuning.items():
+        heads = [
+            train(Job(unit.training(budget.steps, rate), seed, unit.folder), tell)
+            for seed, tell in zip(budget.seeds, tells, strict=True)
+        ]
+        tried.append(Heads(rate, heads))
+        if len(tuning) == 1 or (loss is not None and tried[-1].worst <= loss):
+            return tried[-1], tried[:-1]
+    best = min(tried, key=lambda one: one.worst)
+    return best, [one for one in tried if one is not best]
 
 
 def _last_loss(trained: Trained) -> float | None:

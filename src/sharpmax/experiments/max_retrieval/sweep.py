@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sharpmax._errors import UserError
 from sharpmax.experiments import jobs
 from sharpmax.experiments.max_retrieval.exam import Exam, Marks, examine
 from sharpmax.experiments.max_retrieval.train import Job, Trained, Training, train
@@ -24,7 +25,11 @@ def train_all(
     """A head for every pair of settings and seed; checkpoints are kept in the folder."""
     wanted = [Job(training, seed, folder) for training, seed in trainings]
     told = about("training", wanted, progress)
-    return jobs.run(train, wanted, processes=processes, progress=told)
+    trained = jobs.run(train, wanted, processes=processes, progress=told)
+    for one, (training, seed) in zip(trained, trainings, strict=True):
+        if one.diverged:
+            raise UserError(f"training diverged (seed {seed}): a loss of {training} is not finite")
+    return trained
 
 
 def examine_all(

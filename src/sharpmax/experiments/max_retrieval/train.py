@@ -188,7 +188,7 @@ def advance(
 
 def train(job: Job, tell: Tell = lambda share: None) -> Trained:
     """Train to the end, from the checkpoint if there is one."""
-    _check(job.training)
+    check(job.training)
     job.path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(job.path.with_suffix(".lock"), timeout=WAIT_FOR_LOCK):
@@ -200,12 +200,10 @@ def train(job: Job, tell: Tell = lambda share: None) -> Trained:
 
 
 def _train(job: Job, tell: Tell) -> Trained:
-    if finished(job):
-        return read(job.path)
     training, begun = job.training, time.monotonic()
     initialising, key = streams(job.seed)
-    state = begin(initialising, training.kind)
     step, losses, kept, before = 0, list[float](), dict[int, Any](), 0.0
+    state = begin(initialising, training.kind)
     if job.path.exists():
         state, step, losses, kept, before = _read(job.path, state)
     while step < training.steps:
@@ -220,20 +218,6 @@ def _train(job: Job, tell: Tell) -> Trained:
             _write(job, state, step, losses, kept, seconds)
         tell(step / training.steps)
     return read(job.path)
-
-
-def finished(job: Job) -> bool:
-    """Whether its checkpoint is that of the last step."""
-    return job.path.exists() and read(job.path).step == job.training.steps
-
-
-def store(job: Job, trained: Trained) -> None:
-    """Keep a training that another machine has finished, unless it is here already.
-
-    Without the optimiser's moments: nothing will go on from here.
-    """
-    if not finished(job):
-        _write(job, None, trained.step, trained.losses.tolist(), trained.weights, trained.seconds)
 
 
 def read(path: Path) -> Trained:
@@ -254,18 +238,11 @@ def versions() -> dict[str, str]:
 
 
 def _write(
-    job: Job,
-    state: State | None,
-    step: int,
-    losses: list[float],
-    kept: dict[int, Any],
-    seconds: float,
+    job: Job, state: State, step: int, losses: list[float], kept: dict[int, Any], seconds: float
 ) -> None:
-    tensors = dict[str, np.ndarray]()
-    if state is not None:
-        tensors = {f"weights.{name}": np.asarray(array) for name, array in state.weights.items()}
-        for place, leaf in enumerate(jax.tree.leaves(state.optimiser)):
-            tensors[f"optimiser.{place}"] = np.asarray(leaf)
+    tensors = {f"weights.{name}": np.asarray(array) for name, array in state.weights.items()}
+    for place, leaf in enumerate(jax.tree.leaves(state.optimiser)):
+        tensors[f"optimiser.{place}"] = np.asarray(leaf)
     for at, weights in kept.items():
         tensors |= {f"at{at}.{name}": array for name, array in weights.items()}
     tensors["losses"] = np.asarray(losses, np.float64)
@@ -309,7 +286,8 @@ def _group(tensors: dict[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]
     }
 
 
-def _check(training: Training) -> None:
+def check(training: Training) -> None:
+    """Refuse settings that cannot be."""
     for what, name, known in (
         ("task", training.task, data.TASKS),
         ("design", training.design, DESIGNS),

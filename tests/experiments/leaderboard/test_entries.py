@@ -1,0 +1,76 @@
+"""Who takes part, and the reason of everybody who does not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+import sharpmax as sx
+from sharpmax.experiments.leaderboard.entries import (
+    BASELINE,
+    METHODS,
+    TASKS,
+    TRACKS,
+    Entry,
+    put_in,
+    reason_against,
+)
+from sharpmax.experiments.max_retrieval import data
+from sharpmax.experiments.max_retrieval.designs import DESIGNS, design_of
+from sharpmax.normalisers import RowNormaliser
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_every_normaliser_and_the_two_layers_are_there():
+    assert set(METHODS) == {*sx.NORMALISERS, "layer-norm", "step"}
+    assert set(TASKS) == set(data.TASKS)
+
+
+def test_whoever_cannot_take_part_has_a_reason():
+    absent = {
+        (track, method): reason_against(Entry(track, "max", method))
+        for track in TRACKS
+        for method in METHODS
+        if reason_against(Entry(track, "max", method))
+    }
+    drop_ins = ("drop-in", "augmented-drop-in")
+    assert set(absent) == {
+        *((track, "selective") for track in TRACKS),
+        *((track, name) for track in drop_ins for name in ("differential", "layer-norm", "step")),
+    }
+    assert "one query" in absent["trained", "selective"]
+    assert "second set of logits" in absent["drop-in", "differential"]
+    assert "trained without" in absent["drop-in", "step"]
+
+
+@pytest.mark.parametrize("track", ["augmented", "augmented-drop-in"])
+def test_narrow_ranges_say_nothing_about_the_most_frequent_class(track):
+    assert "priorities say nothing" in reason_against(Entry(track, "most-frequent", "hard"))
+
+
+def test_what_is_put_in_is_what_can_be_put_in():
+    assert set(put_in()) == set(METHODS) - {"selective", "differential", "layer-norm", "step"}
+    assert Entry("drop-in", "max", "hard").trains == BASELINE
+    assert Entry("trained", "max", "hard").trains == "hard"
+
+
+def test_a_normaliser_that_is_added_takes_part():
+    """The skeleton of the page on normalisers, as a design with what it learns."""
+    page = (ROOT / "docs" / "normalisers.md").read_text("utf-8")
+    assert re.search(r"class Tempered\(RowNormaliser\)", page)
+
+    @dataclass(frozen=True)
+    class Tempered(RowNormaliser):
+        power: float = 0.5
+        parameters: ClassVar[tuple[str, ...]] = ("power",)
+
+    design = design_of(Tempered())
+    assert design.normaliser == Tempered()
+    assert design.learned == ("power",)
+    assert design_of(sx.NORMALISERS["selective"]) is None
+    assert DESIGNS["differential"].paired
