@@ -22,7 +22,7 @@ def test_help_names_every_command():
     for arguments in ((), ("--help",), ("-h",)):
         done = run(*arguments)
         assert done.returncode == 0
-        for command in ("demo", "reproduce", "doctor"):
+        for command in ("demo", "reproduce", "leaderboard", "doctor"):
             assert command in done.stdout
     module = [sys.executable, "-m", "sharpmax", "--version"]
     done = subprocess.run(module, capture_output=True, text=True, check=True)
@@ -49,6 +49,13 @@ def test_help_names_every_command():
         (("reproduce", "figure1", "--colour"), "No such option: --colour"),
         (("reproduce", "figure1", "--out", "/proc/nowhere"), "/proc/nowhere"),
         (("dance",), "No such command 'dance'"),
+        (("leaderboard", "--method", "magic"), "unknown method 'magic': expected one of softmax, "),
+        (("leaderboard", "--track", "fast"), "unknown track 'fast': expected one of drop-in, "),
+        (("leaderboard", "--steps", "150"), "a positive multiple of 100 steps, got 150"),
+        (
+            ("leaderboard", "--ray", "auto", "--processes", "2"),
+            "--processes 2 is for this machine and --ray auto for a cluster",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, tmp_path):

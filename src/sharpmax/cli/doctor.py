@@ -24,7 +24,7 @@ ADDS = {
     "clrs": ("experiments.clrs_text", "the CLRS-Text experiment"),
     "report": ("report", "the interactive HTML report"),
     "app": ("app", "the interactive page"),
-    "ray": ("experiments.leaderboard", "sweeps on a cluster"),
+    "ray": ("experiments.cluster", "sweeps on a Ray cluster"),
 }
 """The extras: the part of the package that each serves, and what it is for; `all` is all of them.
 

@@ -1,0 +1,66 @@
+"""The page says what was measured: each number of its tables is that of a published result."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sharpmax.cli import formats
+from sharpmax.experiments.leaderboard.entries import METHODS, TRACKS
+from sharpmax.results import Result
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "leaderboard.md").read_text("utf-8")
+ROW = re.compile(r"^\| `([\w-]+)` \| (.+) \|$", re.M)
+SHOWN = (256, 1_024, 4_096, 16_384)
+
+
+def tables(section):
+    """The rows of the table of one section, by method."""
+    body = PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    return {name: cells.split(" | ") for name, cells in ROW.findall(body)}
+
+
+@pytest.fixture(scope="module")
+def published():
+    return Result.load(ROOT / "results" / "leaderboard.json")
+
+
+def test_it_was_made_by_the_command_with_everything_in_it(published):
+    assert published.provenance.command.startswith("sharpmax leaderboard")
+    assert "+changes" not in published.provenance.commit
+    rows = published.measurements["rows"]
+    assert len(rows) == len(TRACKS) * 3 * len(METHODS)
+    assert len(published.seeds) >= 3
+    assert published.measurements["sizes"][0] == 16
+    assert published.measurements["sizes"][-1] == 16_384
+    for row in rows:
+        assert ("reason" in row) or len(row["accuracy"]) == len(published.seeds)
+
+
+@pytest.mark.parametrize("track", TRACKS)
+def test_tables_are_the_result(track, published):
+    sizes = published.measurements["sizes"]
+    rows = {
+        (row["task"], row["method"]): row
+        for row in published.measurements["rows"]
+        if row["track"] == track and "reason" not in row
+    }
+    shown = tables(track)
+    ranked = [name for task, name in rows if task == "max"]
+    assert list(shown) == sorted(ranked, key=lambda name: -rows["max", name]["mean"][-1])
+    for name, cells in shown.items():
+        asked = [("max", size) for size in SHOWN] + [("second-max", 1_024)]
+        asked += [("most-frequent", 16_384)] if ("most-frequent", name) in rows else []
+        for cell, (task, size) in zip(cells, asked, strict=False):
+            row, place = rows[task, name], sizes.index(size)
+            assert cell == formats.percent(row["mean"][place], row["std"][place]), (name, task)
+        if TRACKS[track].own:
+            assert cells[-1] == f"{published.measurements['cost']['ratio'][name]:.2f}"
+
+
+def test_whoever_is_absent_is_named_with_the_reason(published):
+    for row in published.measurements["rows"]:
+        assert "reason" not in row or f"`{row['method']}`" in PAGE
