@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from sharpmax import UserError
+from sharpmax import MissingExtraError, UserError
 
 
 def square(job, tell):
@@ -30,6 +30,20 @@ def refuse(job, tell):
         time.sleep(0.05)
         tell(0.1)
     return job
+
+
+def refuse_later(job, tell):
+    """Good at once, bad after three seconds, slow after 50."""
+    for _ in range({"good": 0, "bad": 60, "slow": 1000}[job]):
+        time.sleep(0.05)
+        tell(0.1)
+    if job == "bad":
+        raise UserError("this job is bad")
+    return job
+
+
+def lack(job, tell):
+    raise MissingExtraError("a package", "an extra", job)
 
 
 def die(job, tell):
