@@ -156,8 +156,9 @@ def test_a_job_that_kills_every_worker_is_given_up(address, monkeypatch, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_job_has_one_thread_through_a_client_too(address, port):
-    through = f"ray://127.0.0.1:{port}"
+@pytest.mark.parametrize("client", [False, True])
+def test_a_job_has_one_thread_through_a_client_too(client, address, port):
+    through = f"ray://127.0.0.1:{port}" if client else address
     assert cluster.run(workers.environment, ["NPROC"], address=through) == [("1", "cpu")]
 
 
