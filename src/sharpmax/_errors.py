@@ -18,3 +18,8 @@ class MissingExtraError(UserError):
         super().__init__(
             f"{purpose} needs {package}, which is not installed: pip install 'sharpmax[{extra}]'"
         )
+        self._made_of = package, extra, purpose
+
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str, str]]:
+        """Made again in another process: an exception is by default made of its message alone."""
+        return MissingExtraError, self._made_of

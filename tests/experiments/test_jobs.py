@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import workers
 
-from sharpmax import UserError
+from sharpmax import MissingExtraError, UserError
 from sharpmax.experiments import jobs
 
 
@@ -53,6 +53,39 @@ def test_an_error_stops_the_others_and_is_the_one_that_is_seen():
     with pytest.raises(UserError, match="this job is bad"):
         jobs.run(workers.refuse, ["good", "bad", "good"], processes=2)
     assert time.monotonic() - began < 30  # a good one alone would take 50 s
+
+
+def test_an_error_of_several_parts_arrives_as_it_was_raised():
+    with pytest.raises(MissingExtraError, match=r"^flying needs a package, which is not installed"):
+        jobs.run(workers.lack, ["flying"])
+
+
+def test_what_a_job_found_is_kept_once_and_before_the_others_end():
+    kept = []
+    with pytest.raises(UserError, match="this job is bad"):
+        jobs.run(
+            workers.refuse_later,
+            ["good", "bad"],
+            processes=2,
+            keep=lambda *found: kept.append(found),
+        )
+    assert kept == [(0, "good")]
+    kept.clear()
+    answers = jobs.run(
+        workers.square, [3, 1, 4], processes=2, keep=lambda *found: kept.append(found)
+    )
+    assert answers == [9, 1, 16]
+    assert sorted(kept) == [(0, 9), (1, 1), (2, 16)]
+
+
+def test_an_error_in_keeping_stops_all():
+    def fail(place, found):
+        raise OSError("disk full")
+
+    began = time.monotonic()
+    with pytest.raises(OSError, match="disk full"):
+        jobs.run(workers.refuse_later, ["good", "slow"], processes=2, keep=fail)
+    assert time.monotonic() - began < 30  # the slow one alone would take 50 s
 
 
 def test_a_worker_that_is_killed_is_reported():

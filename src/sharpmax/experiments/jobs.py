@@ -54,8 +54,9 @@ def run(
 ) -> list[Found]:
     """The function of every job, in the jobs' order, some at a time.
 
-    `keep` is called here with a job's place and its answer as soon as that is there.
     The first error stops the others, and so does an interrupt; whatever they keep on disk stays.
+    `keep` is called in this process, with a job's place and what it found, as soon as it is there:
+    what is kept then survives whatever happens to the other jobs. Its errors stop them too.
     `function` and the jobs are sent to other processes, so they must be importable and picklable.
     """
     if not jobs:
@@ -67,7 +68,12 @@ def run(
     executor = ProcessPoolExecutor(processes, context, _begin, (messages, stop, os.getpid()))
     try:
         futures = [executor.submit(_work, function, place, job) for place, job in enumerate(jobs)]
-        _attend(futures, messages, progress or (lambda place, share: None), keep)
+        _attend(
+            futures,
+            messages,
+            progress or (lambda place, share: None),
+            keep or (lambda place, found: None),
+        )
         return [future.result() for future in futures]
     except BrokenProcessPool as error:
         raise UserError(
@@ -84,9 +90,9 @@ def _attend(
     futures: list[Future[Any]],
     messages: Any,
     progress: Progress,
-    keep: Callable[[int, Any], None] | None,
+    keep: Callable[[int, Any], None],
 ) -> None:
-    """Pass on what jobs tell, until all have ended or one has failed."""
+    """Pass on what jobs tell and find, until all have ended or one has failed."""
     pending = set(futures)
     while pending:
         ended, pending = wait(pending, timeout=PATIENCE, return_when=FIRST_COMPLETED)
@@ -98,9 +104,8 @@ def _attend(
             if futures[place] in pending:  # what a job said may arrive after its result
                 progress(place, share)
         for future in ended:
-            place, answer = futures.index(future), future.result()  # raises what the job raised
-            if keep is not None:
-                keep(place, answer)
+            place = futures.index(future)
+            keep(place, future.result())  # raises what the job raised
             progress(place, 1.0)
 
 
