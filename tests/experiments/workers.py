@@ -74,15 +74,15 @@ def die_once(job, tell):
     return mark.read_text().count("\n")
 
 
-def train_and_mark(job, tell):
-    """Train; every attempt leaves a line with the seed and the node."""
+def perform_and_mark(unit, tell):
+    """A unit of the leaderboard; every attempt leaves a line with its seed and the node."""
     import ray
 
-    from sharpmax.experiments.max_retrieval.train import train
+    from sharpmax.experiments.leaderboard.unit import perform
 
-    with (job.folder / "attempts").open("a") as attempts:
-        attempts.write(f"{job.seed} {ray.get_runtime_context().get_node_id()}\n")
-    return train(job, tell)
+    with (unit.folder / "attempts").open("a") as attempts:
+        attempts.write(f"{unit.budget.seeds[0]} {ray.get_runtime_context().get_node_id()}\n")
+    return perform(unit, tell)
 
 
 def note_the_end(job, tell):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sharpmax import UserError
 from sharpmax.cli import formats, tables
-from sharpmax.experiments import jobs
+from sharpmax.experiments import cluster, jobs
 from sharpmax.experiments.leaderboard import board, unit
 from sharpmax.experiments.leaderboard.board import Config
 from sharpmax.experiments.leaderboard.entries import TRACKS
@@ -117,13 +118,36 @@ def test_what_is_finished_is_not_done_again_and_what_is_lost_comes_back(made, mo
     run = jobs.run
 
     def watched(function, wanted, **named):
-        performed.extend(wanted if function is unit.perform else [])
+        if function is not unit.perform:
+            return [{}]  # of timing
+        performed.extend(wanted)
         return run(function, wanted, **named)
 
     monkeypatch.setattr(jobs, "run", watched)
     again = board.run(SMALL, folder)
     assert performed == [one]
     assert again.measurements["rows"] == result.measurements["rows"]
+
+
+def test_on_a_cluster_the_same_units_are_sent_and_kept_here(made, tmp_path, monkeypatch):
+    """What a cluster does with them is tested there; here it answers with what is known."""
+    folder, result, _ = made
+    sent = []
+
+    def pretend(function, units, *, address, progress, keep):
+        sent.append((function, [one.folder for one in units], address))
+        for place, one in reversed(list(enumerate(units))):
+            keep(place, json.loads(one._replace(folder=folder).record.read_text()))
+
+    monkeypatch.setattr(cluster, "run", pretend)
+    monkeypatch.setattr(jobs, "run", lambda *given, **named: [{}])  # of timing
+    monkeypatch.chdir(tmp_path)
+    again = board.run(SMALL, Path("here"), ray="somewhere:1")
+    assert sent == [(unit.perform, [tmp_path / "here"] * 6, "somewhere:1")]
+    assert len(list((tmp_path / "here" / "units").iterdir())) == 6
+    assert again.measurements["rows"] == result.measurements["rows"]
+    board.run(SMALL, Path("here"), ray="somewhere:1")
+    assert sent[1] == (unit.perform, [], "somewhere:1")
 
 
 def test_a_damaged_record_is_named(made, monkeypatch):
