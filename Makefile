@@ -12,7 +12,7 @@ demo: $(VENV)/demo.done
 	$(BIN)/sharpmax demo --out build/demo --overwrite
 
 test: $(VENV)/test.done
-	$(BIN)/python -m pytest --numprocesses 2
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 check: $(VENV)/test.done
 	$(BIN)/ruff check .

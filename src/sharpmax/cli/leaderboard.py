@@ -64,8 +64,8 @@ def leaderboard(
     ray: Annotated[
         str | None,
         typer.Option(
-            help="Run on the Ray cluster at this address (host:port, ray://host:port or auto) "
-            "instead of this machine's cores.",
+            help="Run on the Ray cluster at this address, host:port or auto, instead of this "
+            "machine's cores.",
             show_default=False,
         ),
     ] = None,

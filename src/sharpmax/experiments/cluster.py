@@ -45,9 +45,9 @@ def run(
 ) -> list[Found]:
     """The function of every job, in the jobs' order, as many at a time as the cluster has CPUs.
 
-    `address` is that of a running cluster: `host:port`, `ray://host:port` or `auto`. All else is as
-    in `jobs.run`, but what a job itself writes stays on the disk of its node. Every node needs this
-    version of sharpmax, and `function` must be importable there.
+    `address` is that of a running cluster, `host:port`, or `auto` on a machine that belongs to one.
+    All else is as in `jobs.run`, but what a job itself writes stays on the disk of its node. Every
+    node needs this version of sharpmax, and `function` must be importable there.
     """
     if not jobs:
         return []
@@ -125,7 +125,7 @@ def _probe(address: str) -> None:
     """
     command = [sys.executable, "-P", "-c", PROBE, address]
     try:
-        if not re.fullmatch(r"auto|(ray://)?[^\s/]+:\d+", address):
+        if not re.fullmatch(r"auto|[^\s/]+:\d+", address):
             refusal = "not an address"  # Ray takes some others for the wish to start a cluster
         else:
             done = subprocess.run(command, capture_output=True, text=True, timeout=CONNECTING)
@@ -135,8 +135,8 @@ def _probe(address: str) -> None:
     except subprocess.TimeoutExpired:
         refusal = f"no answer in {CONNECTING:.0f} seconds"
     raise UserError(
-        f"cannot use a Ray cluster at {address!r} ({refusal}): expected host:port, ray://host:port "
-        "or auto, of one that runs with the same Ray and Python; start it with ray start --head"
+        f"cannot use a Ray cluster at {address!r} ({refusal}): expected host:port or auto, of one "
+        "that runs with the same Ray and Python; start it with ray start --head"
     )
 
 
