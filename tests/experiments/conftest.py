@@ -6,9 +6,12 @@ import pytest
 
 
 @pytest.fixture(autouse=True, scope="session")
-def compiled_once(tmp_path_factory):
+def compiled_once(tmp_path_factory, worker_id):
+    folder = tmp_path_factory.getbasetemp()
+    if worker_id != "master":
+        folder = folder.parent  # of all workers of pytest-xdist
     with pytest.MonkeyPatch.context() as patch:
         # Read by the processes that tests start; JAX of this one has been imported before.
-        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(folder / "compiled"))
         patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
         yield
