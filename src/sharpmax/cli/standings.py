@@ -7,6 +7,9 @@ from typing import Any
 from sharpmax.cli.formats import new_table, percent
 from sharpmax.results import Result
 
+SHORTER = {"second-max": "second", "most-frequent": "frequent"}
+"""A terminal of 80 columns has no room for more."""
+
 OWN = ("trained", "augmented")
 """Tracks in which a method is trained with, so that a step of it has a cost."""
 
@@ -23,7 +26,8 @@ def standings(result: Result) -> list[Any]:
         table.add_column("method", no_wrap=True)
         shown = _columns(rows, near, far)
         for task, place in shown:
-            table.add_column(f"{task} {sizes[place]:,}", justify="right")
+            name = SHORTER.get(task, task)
+            table.add_column(f"{name} {sizes[place]:,}", justify="right", min_width=10)
         if track in OWN:
             table.add_column("cost", justify="right")
         for method in _order(rows):
@@ -57,7 +61,8 @@ def _order(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _cell(row: dict[str, Any], place: int) -> str:
-    return percent(row["mean"][place], None if row["std"] is None else row["std"][place])
+    std = None if row["std"] is None else row["std"][place]
+    return percent(row["mean"][place], std).replace(" ", "")  # a terminal is narrow
 
 
 def _absent(rows: list[dict[str, Any]]) -> list[str]:

@@ -22,6 +22,9 @@ OTHER: dict[str, Any] = {"color": "#c3c8cf", "lw": 0.9, "ms": 2.5, "zorder": 2}
 PERCENT = PercentFormatter(1.0, decimals=0)
 
 BASELINE = "softmax"
+PAPERS = "adaptive-temperature"
+"""Always in colour, as softmax is."""
+
 GUARD = "most-frequent"
 SAME_GUARD = {"augmented": "trained", "augmented-drop-in": "drop-in"}
 """Narrow ranges change nothing in the guard task: its rows are those of the other track."""
@@ -55,8 +58,8 @@ def draw(result: Result) -> Figure:
             guard.set_title(f"both tasks, {found['sizes'][-1]:,} items")
         figure.suptitle(
             f"Trained on sets of 5 to 16 items for {result.config['budget']['steps']:,} steps, "
-            f"seeds: {len(result.seeds)}. In colour: softmax, and the best {NAMED} of each track "
-            "on the largest sets; grey: the others",
+            f"seeds: {len(result.seeds)}. In colour: softmax, the paper's method and the best "
+            f"{NAMED} of each track on the largest sets; grey: the others",
             x=0.01,
             ha="left",
             fontsize=12.5,
@@ -75,12 +78,12 @@ def _rows(found: dict[str, Any], track: str, task: str) -> Rows:
 
 
 def _looks(by_track: list[Rows]) -> dict[str, dict[str, Any]]:
-    """How each method is drawn, the same in all tracks: those among the best of any have a colour
-    and a mark.
+    """How each method is drawn, the same in all tracks: those among the best of any, and the
+    paper's, have a colour and a mark.
     """
     looks: dict[str, dict[str, Any]] = {}
     for rows in by_track:
-        for name in _ranked(rows)[:NAMED]:
+        for name in [*_ranked(rows)[:NAMED], *({PAPERS} & set(rows))]:
             if name not in looks and name != BASELINE:
                 turn, place = divmod(len(looks), len(COLOURS))
                 looks[name] = {"color": COLOURS[place], "marker": MARKS[turn], "zorder": 3}

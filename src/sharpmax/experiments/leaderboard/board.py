@@ -101,6 +101,7 @@ def run(
             "sizes": config.budget.sizes,
             "rows": [_row(entry, config, folder, found) for entry in config.entries()],
             "cost": costs,
+            "unit_seconds": sum(one["seconds"] for one in found.values()),
         },
         provenance=watch.provenance(),
     )
