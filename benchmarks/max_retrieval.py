@@ -26,13 +26,8 @@ import numpy as np
 
 from sharpmax.experiments.max_retrieval import heads, model, table1
 from sharpmax.experiments.max_retrieval.exam import Exam, examine
-from sharpmax.experiments.max_retrieval.train import (
-    LOSS_EVERY,
-    Training,
-    advance,
-    begin,
-    streams,
-)
+from sharpmax.experiments.max_retrieval.settings import LOSS_EVERY, Training
+from sharpmax.experiments.max_retrieval.train import advance, begin, streams
 from sharpmax.results import Result, Stopwatch
 
 ROUNDS = 11

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from sharpmax import UserError
 from sharpmax.experiments.max_retrieval import heads
-from sharpmax.experiments.max_retrieval.train import Training
+from sharpmax.experiments.max_retrieval.settings import Training
 from sharpmax.results import Result
 
 ROOT = Path(__file__).parents[3]

@@ -11,8 +11,8 @@ import pytest
 from sharpmax import UserError
 from sharpmax.cli import formats, reproduce, tables
 from sharpmax.experiments.max_retrieval import heads, paper, table1
+from sharpmax.experiments.max_retrieval.settings import Training
 from sharpmax.experiments.max_retrieval.table1 import Config
-from sharpmax.experiments.max_retrieval.train import Training
 from sharpmax.results import Result
 
 ROOT = Path(__file__).parents[3]

@@ -19,7 +19,8 @@ from safetensors import safe_open
 from sharpmax import UserError
 from sharpmax.experiments import jobs
 from sharpmax.experiments.max_retrieval import data, sweep, train
-from sharpmax.experiments.max_retrieval.train import Job, Training
+from sharpmax.experiments.max_retrieval.settings import Training
+from sharpmax.experiments.max_retrieval.train import Job
 from sharpmax.results import Result
 
 ROOT = Path(__file__).parents[3]
@@ -29,7 +30,8 @@ TRAIN_ON = """
 import sys
 from pathlib import Path
 from sharpmax.experiments.max_retrieval import train
-from sharpmax.experiments.max_retrieval.train import Job, Training
+from sharpmax.experiments.max_retrieval.settings import Training
+from sharpmax.experiments.max_retrieval.train import Job
 train.CHECKPOINT_EVERY = 100
 train.train(Job(Training(steps=800, batch=16, kept_at=(400,)), 3, Path(sys.argv[1])))
 """

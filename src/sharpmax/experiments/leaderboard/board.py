@@ -26,9 +26,9 @@ from sharpmax.experiments.leaderboard.entries import (
     reason_against,
 )
 from sharpmax.experiments.leaderboard.unit import Budget, Unit, perform
+from sharpmax.experiments.max_retrieval.settings import Training, check
 from sharpmax.experiments.max_retrieval.statistics import sampling_error, spread
 from sharpmax.experiments.max_retrieval.sweep import Progress, about
-from sharpmax.experiments.max_retrieval.train import Training, check
 from sharpmax.results import Result, Stopwatch
 
 RULES = (

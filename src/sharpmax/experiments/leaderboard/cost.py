@@ -14,14 +14,8 @@ import numpy as np
 
 from sharpmax.experiments.jobs import Tell
 from sharpmax.experiments.leaderboard.entries import BASELINE
-from sharpmax.experiments.max_retrieval.train import (
-    LOSS_EVERY,
-    State,
-    Training,
-    advance,
-    begin,
-    streams,
-)
+from sharpmax.experiments.max_retrieval.settings import LOSS_EVERY, Training
+from sharpmax.experiments.max_retrieval.train import State, advance, begin, streams
 
 
 class Timing(NamedTuple):

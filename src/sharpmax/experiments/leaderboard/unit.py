@@ -25,7 +25,8 @@ from sharpmax.experiments.leaderboard.entries import BASELINE, put_in
 from sharpmax.experiments.max_retrieval.designs import DESIGNS
 from sharpmax.experiments.max_retrieval.exam import Exam, Marks, examine
 from sharpmax.experiments.max_retrieval.model import Normaliser, bound
-from sharpmax.experiments.max_retrieval.train import Job, Trained, Training, train, versions
+from sharpmax.experiments.max_retrieval.settings import Training
+from sharpmax.experiments.max_retrieval.train import Job, Trained, train, versions
 
 TUNING_SEED = 1_000
 """Of the trainings that choose a learning rate: none of those that are reported."""

@@ -19,7 +19,8 @@ from safetensors.numpy import save
 from sharpmax._errors import UserError
 from sharpmax._files import write_atomically
 from sharpmax.experiments.max_retrieval.model import SHAPES, WITHOUT_BIAS
-from sharpmax.experiments.max_retrieval.train import Trained, Training, versions
+from sharpmax.experiments.max_retrieval.settings import Training
+from sharpmax.experiments.max_retrieval.train import Trained, versions
 
 SHIPPED = Path(__file__).parent / "weights"
 FORMAT = "sharpmax-heads"

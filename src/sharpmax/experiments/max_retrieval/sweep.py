@@ -9,7 +9,8 @@ from typing import Any
 from sharpmax._errors import UserError
 from sharpmax.experiments import jobs
 from sharpmax.experiments.max_retrieval.exam import Exam, Marks, examine
-from sharpmax.experiments.max_retrieval.train import Job, Trained, Training, train
+from sharpmax.experiments.max_retrieval.settings import Training
+from sharpmax.experiments.max_retrieval.train import Job, Trained, train
 
 Progress = Callable[[str, int, int, float], None]
 """Called with what is going on, how many jobs it has, the place of one of them and the share of it

@@ -16,10 +16,10 @@ import numpy as np
 
 from sharpmax.experiments.max_retrieval import paper
 from sharpmax.experiments.max_retrieval.exam import Exam
+from sharpmax.experiments.max_retrieval.settings import Training
 from sharpmax.experiments.max_retrieval.statistics import spread
 from sharpmax.experiments.max_retrieval.sweep import Progress, examine_all, train_all
 from sharpmax.experiments.max_retrieval.table1 import METHODS, accuracies
-from sharpmax.experiments.max_retrieval.train import Training
 from sharpmax.results import Result, Stopwatch
 
 
