@@ -61,6 +61,19 @@ def test_tables_are_the_result(track, published):
             assert cells[-1] == f"{published.measurements['cost']['ratio'][name]:.2f}"
 
 
+def test_the_longer_training_is_the_result():
+    longer = Result.load(ROOT / "results" / "long" / "leaderboard.json")
+    assert longer.provenance.command in PAGE
+    rows = {(row["track"], row["method"]): row for row in longer.measurements["rows"]}
+    for name, cells in tables("With three times the steps").items():
+        said = iter(cells)
+        for track in ("augmented", "augmented-drop-in"):
+            row = rows[track, name]
+            for size in (1_024, 4_096, 16_384):
+                place = longer.measurements["sizes"].index(size)
+                assert next(said) == formats.percent(row["mean"][place], row["std"][place])
+
+
 def test_whoever_is_absent_is_named_with_the_reason(published):
     for row in published.measurements["rows"]:
         assert "reason" not in row or f"`{row['method']}`" in PAGE
