@@ -4,6 +4,7 @@ the maximum, a column a track.
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from sharpmax.results import Result
 
 NAMED = 5
 """So many of a track have a colour; with twenty, nobody could tell them apart."""
+
+LETTERS = 8.5
+"""Of a title, to an inch."""
 
 COLOURS, MARKS = style.CYCLE[:-1], "os^D"
 OTHER: dict[str, Any] = {"color": "#c3c8cf", "lw": 0.9, "ms": 2.5, "zorder": 2}
@@ -34,15 +38,16 @@ Rows = dict[str, dict[str, Any]]
 
 
 def draw(result: Result) -> Figure:
-    """Three rows of panels."""
+    """Two rows of panels, and a third where the guard task was measured."""
     found = result.measurements
     tracks, task = list(found["tracks"]), result.config["tasks"][0]
     by_track = [_rows(found, track, task) for track in tracks]
     looks = _looks(by_track)
+    guarded = any(row["task"] == GUARD for row in found["rows"])
     with style.house_style():
-        figure = Figure(figsize=(5.2 * len(tracks), 13.6))
-        panels = figure.subplots(3, len(tracks), squeeze=False)
-        for (accuracy, sharpness, guard), track, rows in zip(
+        figure = Figure(figsize=(max(10.4, 5.2 * len(tracks)), 13.6 if guarded else 9.2))
+        panels = figure.subplots(3 if guarded else 2, len(tracks), squeeze=False)
+        for (accuracy, sharpness, *guard), track, rows in zip(
             panels.T, tracks, by_track, strict=True
         ):
             _curves(accuracy, found["sizes"], rows, looks, "mean")
@@ -53,13 +58,19 @@ def draw(result: Result) -> Figure:
             _curves(sharpness, found["sizes"], rows, looks, "sharpness")
             sharpness.set_title("the largest weight, as a share of all")
             sharpness.set_yscale("log")
-            guards = _rows(found, track, GUARD) or _rows(found, SAME_GUARD.get(track, ""), GUARD)
-            _scatter(guard, rows, guards, looks, (f"accuracy on {GUARD}", f"accuracy on {task}"))
-            guard.set_title(f"both tasks, {found['sizes'][-1]:,} items")
-        figure.suptitle(
+            for axes in guard:
+                guards = _rows(found, track, GUARD) or _rows(
+                    found, SAME_GUARD.get(track, ""), GUARD
+                )
+                _scatter(axes, rows, guards, looks, (f"accuracy on {GUARD}", f"accuracy on {task}"))
+                axes.set_title(f"both tasks, {found['sizes'][-1]:,} items")
+        title = (
             f"Trained on sets of 5 to 16 items for {result.config['budget']['steps']:,} steps, "
             f"seeds: {len(result.seeds)}. In colour: softmax, the paper's method and the best "
-            f"{NAMED} of each track on the largest sets; grey: the others",
+            f"{NAMED} of each track on the largest sets; grey: the others"
+        )
+        figure.suptitle(
+            textwrap.fill(title, int(LETTERS * figure.get_figwidth())),
             x=0.01,
             ha="left",
             fontsize=12.5,
