@@ -23,7 +23,8 @@ from sharpmax import MissingExtraError, UserError
 from sharpmax.experiments import cluster, jobs
 from sharpmax.experiments.leaderboard.unit import Budget, Unit, perform
 
-pytestmark = pytest.mark.xdist_group("ray")  # one cluster at a time is enough for a machine
+# Ray forks to start a node and does nothing but start it; JAX, if it was used before, warns.
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 
 NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
 NOTICED_SOON = {  # that a node has died: by default after half a minute

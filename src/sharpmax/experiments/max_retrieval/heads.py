@@ -54,7 +54,7 @@ class Heads:
         """As the bytes of a safetensors file, the same for the same heads."""
         about = {
             "format": FORMAT,
-            "training": asdict(self.training),
+            "training": _stated(self.training),
             "seeds": self.seeds,
             "made_by": self.made_by,
         }
@@ -92,6 +92,19 @@ def load(source: str | Path) -> Heads:
     heads = Heads(_training(about["training"]), tuple(about["seeds"]), weights, about["made_by"])
     _check(heads, path)
     return heads
+
+
+def _stated(training: Training) -> dict[str, Any]:
+    """The settings, without those that were added later and are as they always were: files of
+    before keep their hash.
+    """
+    later = {"design", "narrowest", "falling"}
+    usual = asdict(Training())
+    return {
+        name: value
+        for name, value in asdict(training).items()
+        if name not in later or value != usual[name]
+    }
 
 
 def _training(fields: dict[str, Any]) -> Training:
