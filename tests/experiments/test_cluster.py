@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 import ray
 import workers
 from ray.cluster_utils import Cluster
+from waiting import eventually
 
 import sharpmax
 from sharpmax import MissingExtraError, UserError
@@ -85,10 +85,10 @@ def test_answers_come_in_the_order_of_the_jobs_and_progress_ends_at_one(address)
 def test_the_killing_of_a_node_changes_nothing_in_what_a_sweep_finds(nodes, address, tmp_path):
     """The node is killed while it trains; progress tells when, for it is told by the jobs."""
     (doomed,) = nodes.worker_nodes
-    budget = Budget(steps=1_000, rates=(3e-3,), sizes=(5, 16), sets=20)
+    budget = Budget(steps=1_000, rates=(3e-3,), sizes=(16,), sets=20)
     wanted = [
         Unit("hard", "max", True, replace(budget, seeds=(seed,)), tmp_path / "cluster")
-        for seed in range(3)
+        for seed in range(2)
     ]
     wanted[0].folder.mkdir()
     killed_at, kept = dict[int, float](), []
@@ -117,7 +117,7 @@ def test_the_killing_of_a_node_changes_nothing_in_what_a_sweep_finds(nodes, addr
     first, *others = attempts(lost)
     assert first == doomed.node_id
     assert others == [nodes.head_node.node_id]
-    assert sorted(place for place, _ in kept) == [0, 1, 2]
+    assert sorted(place for place, _ in kept) == [0, 1]
     for place, result in kept:
         assert result is found[place]
     elsewhere = [unit._replace(folder=tmp_path / "processes") for unit in wanted]
@@ -165,10 +165,10 @@ def test_an_interrupt_ends_all(address, tmp_path):
     with errors.open("w") as written:
         command = [sys.executable, "-c", script]
         parent = subprocess.Popen(command, stderr=written, start_new_session=True)
-    worker = int(_eventually(lambda: mark.exists() and mark.read_text(), "a job begins"))
+    worker = int(eventually(lambda: mark.exists() and mark.read_text(), "a job begins"))
     os.killpg(parent.pid, signal.SIGINT)
     assert parent.wait(timeout=30) != 0
-    assert _eventually(lambda: not Path(f"/proc/{worker}").exists(), "the job ends")
+    assert eventually(lambda: not Path(f"/proc/{worker}").exists(), "the job ends")
     assert errors.read_text().rstrip().endswith("KeyboardInterrupt")
     assert errors.read_text().count("Traceback") == 1
 
@@ -239,12 +239,3 @@ def _free_port():
     with socket.socket() as unused:
         unused.bind(("", 0))
         return unused.getsockname()[1]
-
-
-def _eventually(condition, what):
-    for _ in range(600):
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"waited a minute in vain: {what}")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import workers
+from waiting import eventually
 
 from sharpmax import MissingExtraError, UserError
 from sharpmax.experiments import jobs
@@ -97,7 +98,7 @@ def test_workers_end_with_a_parent_that_was_killed(tmp_path):
     parent, worker = _begin(tmp_path, "wait_for_long")
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    assert _eventually(lambda: not _alive(worker), "the worker ends")
+    assert eventually(lambda: not _alive(worker), "the worker ends")
 
 
 def test_an_interrupt_ends_all(tmp_path):
@@ -121,7 +122,7 @@ def _begin(folder: Path, function: str) -> tuple[subprocess.Popen[bytes], int]:
     command = [sys.executable, folder / "main.py"]
     with (folder / "errors").open("w") as errors:
         parent = subprocess.Popen(command, stderr=errors, start_new_session=True)
-    return parent, int(_eventually(lambda: mark.exists() and mark.read_text(), "the job begins"))
+    return parent, int(eventually(lambda: mark.exists() and mark.read_text(), "the job begins"))
 
 
 def _alive(pid: int) -> bool:
@@ -131,12 +132,3 @@ def _alive(pid: int) -> bool:
         return False
     # An orphan that has ended may wait for a parent to take note of it.
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def _eventually(condition, what):
-    for _ in range(600):
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"waited a minute in vain: {what}")

@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from hf.small import llama, tokenizer
 from sharpmax import UserError, hf, plot
+from sharpmax.cli import tables
 from sharpmax.experiments import head_entropy, one_head, power_series
 from sharpmax.plot import style
 from sharpmax.results import Result
@@ -92,3 +93,17 @@ def test_a_kind_without_a_picture_is_refused(stored):
         UserError, match="no picture for results of kind 'poem': expected figure1, "
     ):
         plot.draw(other)
+
+
+def test_a_leaderboard_of_one_task_in_which_a_track_has_nobody():
+    whole = Result.load(ROOT / "results" / "leaderboard.json")
+    rows = [row for row in whole.measurements["rows"] if row["task"] == "most-frequent"]
+    part = whole.model_copy(
+        update={
+            "config": whole.config | {"tasks": ["most-frequent"]},
+            "measurements": whole.measurements | {"rows": rows},
+        }
+    )
+    titles = [axes.get_title(loc="left") for axes in plot.draw(part).axes]
+    assert "augmented: accuracy on most-frequent" in titles
+    tables.show(part)

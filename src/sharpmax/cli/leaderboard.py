@@ -11,7 +11,7 @@ import typer
 from sharpmax._errors import UserError
 from sharpmax._files import refuse_overwriting
 from sharpmax.cli.options import Out, Overwrite, Processes
-from sharpmax.cli.reproduce import TRAINING
+from sharpmax.cli.reproduce import TRAINING, files_of, show
 
 NAME = "leaderboard"
 
@@ -82,12 +82,9 @@ def leaderboard(
             "has a job a core: give one of them"
         )
     stem = out / (f"{NAME}-quick" if quick else NAME)
-    refuse_overwriting(
-        [stem.with_suffix(suffix) for suffix in (".json", ".png", ".svg")], overwrite
-    )
+    refuse_overwriting(files_of(stem), overwrite)
     # Imported late: `sharpmax --help` should not wait for JAX or the drawing library.
     from sharpmax import plot
-    from sharpmax.cli import tables
     from sharpmax.cli.progress import bars
     from sharpmax.experiments.leaderboard import board
     from sharpmax.plot import style
@@ -114,7 +111,4 @@ def leaderboard(
             ray=ray,
         )
     written = [result.save(stem.with_suffix(".json"), overwrite=overwrite)]
-    written += style.save(plot.draw(result), stem, overwrite=overwrite)
-    tables.show(result)
-    for path in written:
-        typer.echo(path)
+    show(result, written + style.save(plot.draw(result), stem, overwrite=overwrite))

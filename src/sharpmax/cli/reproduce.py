@@ -106,11 +106,7 @@ def reproduce(
     result, written = run_and_draw(
         name, out, overwrite, quick=quick, processes=processes, model=model
     )
-    from sharpmax.cli import tables
-
-    tables.show(result)
-    for path in written:
-        typer.echo(path)
+    show(result, written)
 
 
 def files_of(stem: Path) -> list[Path]:
@@ -154,6 +150,15 @@ def run_and_draw(
         heads = experiment.heads_of(config, out / TRAINING)
         written.append(heads.save(stem.with_suffix(".safetensors")))
     return result, written + style.save(plot.draw(result), stem, overwrite=overwrite)
+
+
+def show(result: Result, written: list[Path]) -> None:
+    """Print the table of a result, and where its files are."""
+    from sharpmax.cli import tables
+
+    tables.show(result)
+    for path in written:
+        typer.echo(path)
 
 
 def _config(chosen: Experiment, model: str | None) -> dict[str, Any]:

@@ -54,9 +54,9 @@ def _columns(rows: list[dict[str, Any]], near: int, far: int) -> list[tuple[str,
 
 
 def _order(rows: list[dict[str, Any]]) -> list[str]:
-    """The methods that took part, the most accurate on the largest sets of the first task first."""
-    first = rows[0]["task"]
-    there = [row for row in rows if row["task"] == first and "reason" not in row]
+    """Who took part, the most accurate on the largest sets of the first shown task first."""
+    taking_part = [row for row in rows if "reason" not in row]
+    there = [row for row in taking_part if row["task"] == taking_part[0]["task"]]
     return [row["method"] for row in sorted(there, key=lambda row: -row["mean"][-1])]
 
 

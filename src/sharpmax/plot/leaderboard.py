@@ -54,7 +54,8 @@ def draw(result: Result) -> Figure:
             accuracy.set_title(f"{track}: accuracy on {task}")
             accuracy.set_ylim(0, 1.02)
             accuracy.yaxis.set_major_formatter(PERCENT)
-            accuracy.legend(fontsize=8.5, loc="lower left", frameon=True, edgecolor="none")
+            if rows:
+                accuracy.legend(fontsize=8.5, loc="lower left", frameon=True, edgecolor="none")
             _curves(sharpness, found["sizes"], rows, looks, "sharpness")
             sharpness.set_title("the largest weight, as a share of all")
             sharpness.set_yscale("log")

@@ -15,7 +15,7 @@ import numpy as np
 
 from sharpmax._errors import UserError
 from sharpmax._files import write_atomically
-from sharpmax.experiments import jobs
+from sharpmax.experiments import cluster, jobs
 from sharpmax.experiments.leaderboard import cost
 from sharpmax.experiments.leaderboard.entries import (
     BASELINE,
@@ -132,8 +132,6 @@ def _performed(
     if ray is None:
         jobs.run(perform, missing, processes=processes, progress=told, keep=keep)
     else:
-        from sharpmax.experiments import cluster
-
         # What a node keeps on its disk is at the same place there, shared or not.
         sent = [unit._replace(folder=unit.folder.absolute()) for unit in missing]
         cluster.run(perform, sent, address=ray, progress=told, keep=keep)

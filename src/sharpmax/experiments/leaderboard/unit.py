@@ -26,6 +26,7 @@ from sharpmax.experiments.max_retrieval.designs import DESIGNS
 from sharpmax.experiments.max_retrieval.exam import Exam, Marks, examine
 from sharpmax.experiments.max_retrieval.model import Normaliser, bound
 from sharpmax.experiments.max_retrieval.settings import Training
+from sharpmax.experiments.max_retrieval.table1 import accuracies, attribution
 from sharpmax.experiments.max_retrieval.train import Job, Trained, train, versions
 
 TUNING_SEED = 1_000
@@ -200,14 +201,12 @@ def _learned(unit: Unit, trained: list[Trained]) -> dict[str, list[float | None]
 
 def _summary(marks: list[Marks], method: str) -> dict[str, Any]:
     """Means over sets; [seed][size]."""
-    right = np.stack([one.right[method] for one in marks])
-    ranked = np.stack([one.ranked for one in marks])
+    causes = [attribution([one], method) for one in marks]
     return {
-        "accuracy": right.mean(2).tolist(),
+        "accuracy": accuracies(marks, method).tolist(),
         "sharpness": [_finite(one.sharpness[method].mean(1)) for one in marks],
-        "ranked": ranked.mean(2).tolist(),
-        "dispersion": (~right & ranked).mean(2).tolist(),
-        "ranking": (~right & ~ranked).mean(2).tolist(),
+        "ranked": [one.ranked.mean(1).tolist() for one in marks],
+        **{name: [one[name].tolist() for one in causes] for name in ("dispersion", "ranking")},
     }
 
 

@@ -28,13 +28,7 @@ from sharpmax.experiments.max_retrieval.model import (
     bound,
     look,
 )
-from sharpmax.ops import (
-    adaptive_temperature_softmax,
-    entropy,
-    inverse_temperature_for_entropy,
-    softmax,
-)
-from sharpmax.policies import Policy
+from sharpmax.ops import entropy, inverse_temperature_for_entropy, softmax
 
 ITEMS_AT_ONCE = 4_096
 """2 MB of hidden vectors, near the processor; a larger set is taken alone."""
@@ -47,22 +41,6 @@ TINY = float(np.finfo(np.float32).tiny)
 
 EXAMINING = 1_000_000
 """Added to a seed: what a head is examined on is drawn apart from what it was trained on."""
-
-
-def hardest(logits: Array, *, where: Array) -> Array:
-    """All weight on the largest logit: what softmax tends to as its temperature falls to 0."""
-    items = jnp.arange(logits.shape[1])
-    return (items == data.highest(logits, where)[:, None]).astype(logits.dtype)
-
-
-@dataclass(frozen=True)
-class Sharpened:
-    """Adaptive temperature by a policy: an object, and so equal to another of the same policy."""
-
-    policy: Policy
-
-    def __call__(self, logits: Array, *, where: Array) -> Array:
-        return adaptive_temperature_softmax(logits, policy=self.policy, where=where)
 
 
 @dataclass(frozen=True)

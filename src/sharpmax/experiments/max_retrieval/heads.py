@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ class Heads:
         """As the bytes of a safetensors file, the same for the same heads."""
         about = {
             "format": FORMAT,
-            "training": _stated(self.training),
+            "training": self.training.stated,
             "seeds": self.seeds,
             "made_by": self.made_by,
         }
@@ -92,19 +92,6 @@ def load(source: str | Path) -> Heads:
     heads = Heads(_training(about["training"]), tuple(about["seeds"]), weights, about["made_by"])
     _check(heads, path)
     return heads
-
-
-def _stated(training: Training) -> dict[str, Any]:
-    """The settings, without those that were added later and are as they always were: files of
-    before keep their hash.
-    """
-    later = {"design", "narrowest", "falling"}
-    usual = asdict(Training())
-    return {
-        name: value
-        for name, value in asdict(training).items()
-        if name not in later or value != usual[name]
-    }
 
 
 def _training(fields: dict[str, Any]) -> Training:

@@ -19,13 +19,12 @@ from sharpmax.experiments.max_retrieval.exam import (
     EntropyTarget,
     Exam,
     Marks,
-    Sharpened,
-    hardest,
 )
 from sharpmax.experiments.max_retrieval.model import Normaliser
 from sharpmax.experiments.max_retrieval.statistics import paired_p, spread
 from sharpmax.experiments.max_retrieval.sweep import Progress, examine_all
 from sharpmax.experiments.max_retrieval.table1 import accuracies
+from sharpmax.normalisers import AdaptiveTemperature, Hard
 from sharpmax.ops import softmax
 from sharpmax.policies import PAPER, LogLength, Polynomial, Saturating
 from sharpmax.results import Result, Stopwatch
@@ -52,12 +51,12 @@ def methods_of(
     """Every method by name."""
     return {
         "plain": softmax,
-        "paper": Sharpened(PAPER),
-        "saturating": Sharpened(Saturating(PAPER)),
-        **{name: Sharpened(policy) for name, policy in refitted.items()},
-        "log-length": Sharpened(LogLength(reference)),
+        "paper": AdaptiveTemperature(PAPER),
+        "saturating": AdaptiveTemperature(Saturating(PAPER)),
+        **{name: AdaptiveTemperature(policy) for name, policy in refitted.items()},
+        "log-length": AdaptiveTemperature(LogLength(reference)),
         "entropy-target": EntropyTarget(target),
-        "argmax": hardest,
+        "argmax": Hard(),
     }
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -54,6 +54,18 @@ class Training:
         rising = np.minimum((done + 1 / self.steps) / WARMING_UP, 1.0)
         falling = (1 + np.cos(np.pi * done)) / 2
         return np.asarray(self.learning_rate * rising * falling, np.float32)
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """The settings by name, for files. Those that were added later are left out where they are
+        as they always were: what was trained before is still found, and keeps its hash.
+        """
+        usual = {name: getattr(Training, name) for name in ("design", "narrowest", "falling")}
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in usual or value != usual[name]
+        }
 
     @property
     def kind(self) -> Training:

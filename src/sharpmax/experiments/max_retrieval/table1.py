@@ -18,19 +18,20 @@ from typing import Any
 import numpy as np
 
 from sharpmax.experiments.max_retrieval import heads, paper
-from sharpmax.experiments.max_retrieval.exam import Exam, Marks, hardest
+from sharpmax.experiments.max_retrieval.exam import Exam, Marks
 from sharpmax.experiments.max_retrieval.model import Normaliser
 from sharpmax.experiments.max_retrieval.settings import Training
 from sharpmax.experiments.max_retrieval.statistics import paired_p, sampling_error, spread
 from sharpmax.experiments.max_retrieval.sweep import Progress, examine_all, train_all
 from sharpmax.experiments.max_retrieval.train import Job, read
+from sharpmax.normalisers import Hard
 from sharpmax.ops import adaptive_temperature_softmax, softmax
 from sharpmax.results import Result, Stopwatch
 
 METHODS: dict[str, Normaliser] = {
     "baseline": softmax,
     "adaptive": adaptive_temperature_softmax,
-    "argmax": hardest,
+    "argmax": Hard(),
 }
 
 

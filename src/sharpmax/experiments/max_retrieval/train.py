@@ -10,7 +10,6 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -52,7 +51,7 @@ class Job(NamedTuple):
         """Its checkpoint. The folder's name tells settings and versions apart, so that trainings
         that could not continue each other never meet.
         """
-        made_of = {**asdict(self.training), "jax": jax.__version__, "optax": optax.__version__}
+        made_of = {**self.training.stated, "jax": jax.__version__, "optax": optax.__version__}
         digest = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
         return self.folder / f"{self.training.task}-{digest[:8]}" / f"seed{self.seed}.safetensors"
 
@@ -202,7 +201,7 @@ def _write(
         tensors |= {f"at{at}.{name}": array for name, array in weights.items()}
     tensors["losses"] = np.asarray(losses, np.float64)
     about = {
-        "training": asdict(job.training),
+        "training": job.training.stated,
         "seed": job.seed,
         "step": step,
         "kept": list(kept),
