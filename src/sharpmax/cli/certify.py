@@ -82,7 +82,11 @@ def print_table(result: Certificate) -> None:
     console = Console(highlight=False)
     title = "The spread of logits that the weights allow; tokens from which on all are below"
     table = Table(
-        title=f"{result.config['model']}\n{title}", title_justify="left", box=box.SIMPLE_HEAD
+        title=f"{result.config['model']}\n{title}",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
     )
     measured = result.measured_spread is not None
     epsilons = result.config["epsilons"]
@@ -107,7 +111,7 @@ def size(spread: float) -> str:
 
 def power(logarithm: float) -> str:
     """A number of tokens by its decimal logarithm, as a number while it is one to read."""
-    return f"{round(10**logarithm):,}" if logarithm < 7 else f"10^{logarithm:,.0f}"
+    return f"{round(10**logarithm):,}" if logarithm < 7 else f"10^{logarithm:.0f}"
 
 
 def sentence(result: Certificate) -> str:

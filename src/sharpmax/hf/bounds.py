@@ -9,10 +9,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
+from sharpmax.hf.ellipsoids import Ellipsoid, aligned_spread_bound, rotary_spread_bound
 from sharpmax.hf.layers import Layer
 from sharpmax.hf.norms import Normalised, normalised
 from sharpmax.hf.wiring import Wiring, wiring_of
-from sharpmax.theory.ellipsoids import Ellipsoid, aligned_spread_bound, rotary_spread_bound
 
 if TYPE_CHECKING:
     from jaxtyping import Float

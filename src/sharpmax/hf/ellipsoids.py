@@ -1,15 +1,18 @@
 """How far apart logits can be when queries and keys fill ellipsoids, as those of a layer behind a
 normalisation do: Proposition 3.1 with what the weights really allow.
 
-float64 and NumPy throughout: a certificate should not be a matter of rounding.
+float64 throughout: a certificate should not be a matter of rounding.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -36,8 +39,9 @@ class Ellipsoid:
         By weight^T = Q R, weight maps a ball onto what R^T maps it onto: dim x dim numbers instead
         of dim x model.
         """
-        factor = np.linalg.qr(radius * np.swapaxes(weight, 1, 2), mode="r")
-        return Ellipsoid(np.swapaxes(factor, 1, 2), bias)
+        with _one_thread():
+            _, factor = torch.linalg.qr(torch.from_numpy(radius * weight).mT, mode="r")
+        return Ellipsoid(factor.mT.numpy(), bias)
 
     def scaled(self, factors: Float[np.ndarray, "heads dim"]) -> Ellipsoid:
         """Each channel multiplied by its factor."""
@@ -67,8 +71,9 @@ def _longest(
     ellipsoid: Ellipsoid,
 ) -> tuple[Float[np.ndarray, " heads"], Float[np.ndarray, "heads dim"]]:
     """The norm of the longest vector, and its direction."""
-    shape = ellipsoid.shape
-    values, vectors = np.linalg.eigh(shape @ np.swapaxes(shape, 1, 2))
+    shape = torch.from_numpy(ellipsoid.shape)
+    with _one_thread():
+        values, vectors = (found.numpy() for found in torch.linalg.eigh(shape @ shape.mT))
     values = np.maximum(values, 0.0)
     along = (np.swapaxes(vectors, 1, 2) @ ellipsoid.centre[..., None])[..., 0]
     norm, direction = np.sqrt(values[:, -1]), vectors[..., -1]
@@ -149,6 +154,19 @@ def rotary_spread_bound(
         slope = _by_pair(here[1] ** 2, pairs) - _by_pair(there[1] ** 2, pairs)
         logs = logs - 0.5 / (1 + step / 4) * slope
     return best
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Many small matrices: on a busy machine threads would spend a hundred times as long waiting
+    for each other. NumPy's cannot be told so.
+    """
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _pairs(dim: int, rotated: int) -> np.ndarray:

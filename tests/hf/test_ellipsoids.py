@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sharpmax.theory import product_spread_bound
-from sharpmax.theory.ellipsoids import (
+from sharpmax.hf.ellipsoids import (
     Ellipsoid,
     aligned_spread_bound,
     longest,
     rotary_spread_bound,
 )
+from sharpmax.theory import product_spread_bound
 
 
 def random(seed, heads=5, dim=6, model=9, centre=1.0):
