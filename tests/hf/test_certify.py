@@ -339,3 +339,42 @@ def test_tokens_beyond_floats_keep_their_logarithm():
         theory.weight_bounds(certificate.items_until_dispersed(0.5), certificate.spread_bound)[1]
     )
     assert (below <= 0.5).all()  # as near as floats tell so many tokens apart
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name in ALL
+        if wiring_of(made(name), attention_layers(made(name))[0]).query_norm is None
+    ],
+)
+def test_queries_and_keys_are_these_rows_behind_this_norm(name):
+    """At the first position, where nothing has been turned."""
+    model = made(name)
+    layers = attention_layers(model)
+    wirings = [wiring_of(model, layer) for layer in layers]
+    outputs = {}
+    hooks = [
+        wiring.norm.register_forward_hook(lambda norm, _, output: outputs.update({norm: output}))
+        for wiring in wirings
+    ]
+    seen = looked(model)
+    for hook in hooks:
+        hook.remove()
+    for wiring, (query, key, _) in zip(wirings, seen, strict=True):
+        constant = bounds.rotary(model)[1] if wiring.rotated else 1.0
+        given = outputs[wiring.norm][0, 0].double().numpy()
+        group = query.shape[1] // key.shape[1]
+        for rows, found in ((wiring.query, query), (wiring.key, key.repeat_interleave(group, 1))):
+            wanted = constant * (rows[0] @ given + rows[1])
+            np.testing.assert_allclose(found[0, :, 0].double().numpy(), wanted, atol=1e-3)
+
+
+def test_a_constant_of_the_rotation_counts_twice():
+    constant = bounds.rotary(made("Llama, YaRN"))[1]
+    assert constant > 1.1
+    factors = (
+        shf.certify(made("Llama, YaRN")).spread_bound / shf.certify(made("Llama")).spread_bound
+    )
+    np.testing.assert_allclose(factors, constant**2, rtol=1e-9)
