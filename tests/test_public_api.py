@@ -81,6 +81,7 @@ HF = {
     "sharpen": f"(model, policy={sx.PAPER!r}, *, layers=None, heads=None)",
     "scan": "(model, tokenizer, lengths=None, prompt='max', *, text=None, layers=None, heads=None, "
     "policy=None, seed=0, name=None, notes=(), resume=None, progress=None)",
+    "certify": "(model, *, scan=None, name=None, notes=())",
     "register": f"(policy={sx.PAPER!r})",
     "load": "(name='smollm2', *, device='auto', dtype='auto', allow_pickle=False, "
     "trust_remote_code=False, report=None)",

@@ -25,6 +25,7 @@ PUBLISHED = ("figure2", "figure6", "figure7", "leaderboard", "policies", "table1
 
 EXPERIMENTS = {
     **{name: partial(Result.load, ROOT / "results" / f"{name}.json") for name in PUBLISHED},
+    "certify": lambda: hf.certify(llama(), scan=hf.scan(llama(), tokenizer(), [4, 8])),
     "figure1": lambda: one_head.run(one_head.Config(sizes=(4, 64, 4096), repeats=2)),
     "figure3": lambda: head_entropy.run(head_entropy.Config(lengths=(8, 32), seeds=(0, 1))),
     "figure5": lambda: power_series.run(power_series.Config(bases=41, temperatures=31)),
@@ -90,7 +91,7 @@ def test_a_picture_is_not_replaced_unasked(stored, tmp_path):
 def test_a_kind_without_a_picture_is_refused(stored):
     other = Result.load(stored).model_copy(update={"kind": "poem"})
     with pytest.raises(
-        UserError, match="no picture for results of kind 'poem': expected figure1, "
+        UserError, match="no picture for results of kind 'poem': expected certify, "
     ):
         plot.draw(other)
 

@@ -19,7 +19,7 @@ ADDS = {
     "cli": ("cli", "this command, results and pictures"),
     "torch": ("torch", "attention for PyTorch"),
     "jax": ("jax", "attention for JAX"),
-    "hf": ("hf", "scan and sharpen Hugging Face models"),
+    "hf": ("hf", "scan, certify and sharpen Hugging Face models"),
     "experiments": ("experiments.max_retrieval", "train and evaluate the paper's experiments"),
     "clrs": ("experiments.clrs_text", "the CLRS-Text experiment"),
     "report": ("report", "the interactive HTML report"),

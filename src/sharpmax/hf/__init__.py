@@ -1,4 +1,5 @@
-"""Hugging Face models: measure how their attention disperses, sharpen it, and put it back."""
+"""Hugging Face models: measure how their attention disperses, bound it, sharpen it, and put
+it back."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError(error.name or "transformers", "hf", "sharpmax.hf") from error
 
+from sharpmax.hf.certify import Certificate, certify
 from sharpmax.hf.models import load
 from sharpmax.hf.parts import forget
 from sharpmax.hf.registry import register
@@ -19,8 +21,10 @@ from sharpmax.hf.sharpen import LengthTemperatureWarning, sharpen
 
 __all__ = [
     "AdaptiveTemperatureLogitsProcessor",
+    "Certificate",
     "LengthTemperatureWarning",
     "Scan",
+    "certify",
     "forget",
     "load",
     "register",

@@ -107,15 +107,28 @@ def heads_of(layer: Layer) -> int | None:
 
 
 def own_temperature(model: PreTrainedModel) -> str | None:
-    """How the model already scales its attention by length, if it does: Llama 4, Ministral 3 and
-    Mistral 4, Qwen 1, Inkling, Beam; YaRN and LongRoPE by a constant.
+    """How the model already scales its attention by length, if it does: as `growing_temperature`,
+    or YaRN and LongRoPE by a constant.
     """
-    for config in {id(module.config): module.config for module in _models(model)}.values():
-        rope = getattr(config, "rope_parameters", None) or {}
-        flat = [rope, *(inner for inner in rope.values() if isinstance(inner, dict))]
+    growing = growing_temperature(model)
+    if growing is not None:
+        return growing
+    for config in _configs(model):
+        kinds = [part.get("rope_type") for part in _rope(config)]
+        if "yarn" in kinds or "longrope" in kinds:
+            kind = "yarn" if "yarn" in kinds else "longrope"
+            return f"rope_type={kind} (all logits times a constant for the longer context)"
+    return None
+
+
+def growing_temperature(model: PreTrainedModel) -> str | None:
+    """How the model's queries grow with their position, if they do: Llama 4, Ministral 3 and
+    Mistral 4, Qwen 1, Inkling, Beam.
+    """
+    for config in _configs(model):
         if getattr(config, "attn_temperature_tuning", False):
             return "attn_temperature_tuning (queries grow with the logarithm of their position)"
-        if any(part.get("llama_4_scaling_beta") for part in flat):
+        if any(part.get("llama_4_scaling_beta") for part in _rope(config)):
             return "llama_4_scaling_beta (queries grow with the logarithm of their position)"
         if getattr(config, "use_logn_attn", False):
             return "use_logn_attn (queries grow with the logarithm of their position)"
@@ -123,12 +136,15 @@ def own_temperature(model: PreTrainedModel) -> str | None:
             return "log_scaling_alpha (queries grow with the logarithm of their position)"
         if getattr(config, "model_type", None) == "beam":
             return "Beam's position scale (queries grow with a power of their position)"
-        kinds = [part.get("rope_type") for part in flat]
-        if "yarn" in kinds or "longrope" in kinds:
-            kind = "yarn" if "yarn" in kinds else "longrope"
-            return f"rope_type={kind} (all logits times a constant for the longer context)"
     return None
 
 
-def _models(model: PreTrainedModel) -> list[PreTrainedModel]:
-    return [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+def _configs(model: PreTrainedModel) -> list[Any]:
+    models = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+    return list({id(module.config): module.config for module in models}.values())
+
+
+def _rope(config: Any) -> list[dict[str, Any]]:
+    """The parameters of its rotary embeddings, and those of single kinds of layers inside them."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    return [rope, *(inner for inner in rope.values() if isinstance(inner, dict))]

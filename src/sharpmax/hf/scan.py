@@ -123,7 +123,7 @@ def scan(
     kind = choose(prompt, tokenizer, text=text, seed=seed)
     inputs = inputs_of(model, kind, lengths)
     config = {
-        **_of_model(model, name, notes),
+        **described(model, name, notes),
         "prompt": kind.name,
         "unit": kind.unit,
         "lengths": list(inputs),
@@ -160,7 +160,8 @@ class _Bar:
         self.report(sum(self.shares[: self.done]))
 
 
-def _of_model(model: PreTrainedModel, name: str | None, notes: Sequence[str]) -> dict[str, Any]:
+def described(model: PreTrainedModel, name: str | None, notes: Sequence[str]) -> dict[str, Any]:
+    """A model, as results name it."""
     own = own_temperature(model)
     added = () if own is None else (f"the model has a length temperature of its own: {own}",)
     return {

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS = (
+    "certify",
     "figure1",
     "figure2",
     "figure3",

@@ -1,0 +1,116 @@
+"""`sharpmax certify`: one command on a model in a folder; a mistake is one line and leaves nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import OlmoConfig, OlmoForCausalLM, T5Config, T5ForConditionalGeneration
+
+import sharpmax.hf as shf
+from hf.small import llama, tokenizer
+from sharpmax import cli
+from sharpmax.cli.certify import power
+
+SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 128}
+
+
+def stored(model, folder):
+    model.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return stored(llama(), tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def scan(tmp_path_factory):
+    path = tmp_path_factory.mktemp("scan") / "scan.json"
+    return shf.scan(llama(), tokenizer(), [4, 8]).save(path)
+
+
+def run(capsys, *arguments):
+    capsys.readouterr()
+    code = cli.main(["certify", *map(str, arguments)])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_a_model_in_a_folder(folder, scan, tmp_path, capsys):
+    out = tmp_path / "out"
+    code, printed, errors = run(capsys, folder, "--scan", scan, "--out", out)
+    assert code == 0, errors
+    found = shf.Certificate.load(out / "certify.json")
+    direct = shf.certify(llama())
+    np.testing.assert_allclose(found.spread_bound, direct.spread_bound, rtol=1e-9)
+    np.testing.assert_allclose(found.measured_spread, shf.Scan.load(scan).spread.max(0), rtol=1e-5)
+    assert f"{np.median(direct.spread_bound[1]):,.0f}" in printed
+    assert "within the context of 512 tokens that is so for 0 of them" in " ".join(printed.split())
+    assert sorted(path.suffix for path in out.iterdir()) == [".json", ".npz", ".png", ".svg"]
+
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    code, printed, errors = run(capsys, folder, "--out", out)
+    assert (code, printed) == (2, "")
+    assert "certify.json" in errors
+    assert "exists already" in errors
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
+    code, printed, errors = run(capsys, folder, "--out", out, "--overwrite")
+    assert code == 0, errors
+    assert shf.Certificate.load(out / "certify.json").measured_spread is None
+    assert "measured" not in printed
+
+
+def test_small_weights_say_something(tmp_path, capsys):
+    model = llama()
+    with torch.no_grad():
+        for block in model.model.layers:
+            block.self_attn.q_proj.weight.mul_(1e-3)
+    code, printed, errors = run(
+        capsys, stored(model, tmp_path / "model"), "--out", tmp_path / "out"
+    )
+    assert code == 0, errors
+    assert "that is so for 12 of them" in " ".join(printed.split())
+
+
+def test_an_encoder_decoder_by_its_encoder(tmp_path, capsys):
+    torch.manual_seed(0)
+    config = T5Config(vocab_size=128, d_model=16, d_kv=4, d_ff=8, num_layers=2, num_heads=4)
+    stored(T5ForConditionalGeneration(config), tmp_path / "model")
+    code, _, errors = run(capsys, tmp_path / "model", "--out", tmp_path / "out")
+    assert code == 0, errors
+    assert "its encoder is certified" in errors
+    assert shf.Certificate.load(tmp_path / "out" / "certify.json").spread_bound.shape == (2, 4)
+
+
+def _fails(capsys, tmp_path, message, *arguments):
+    code, printed, errors = run(capsys, *arguments, "--out", tmp_path / "out")
+    assert (code, printed) == (2, "")
+    assert message in errors
+    assert len(errors.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_mistake_is_one_line_and_leaves_nothing(folder, scan, tmp_path, capsys):
+    _fails(capsys, tmp_path, "nowhere.json does not exist", folder, "--scan", "nowhere.json")
+    other = shf.certify(llama()).save(tmp_path / "other.json")
+    _fails(capsys, tmp_path, "of kind 'certify', not a scan", folder, "--scan", other)
+    bigger = stored(llama(layers=2), tmp_path / "bigger")
+    _fails(capsys, tmp_path, "the scan is of", bigger, "--scan", scan)
+    _fails(capsys, tmp_path, "no-such", tmp_path / "no-such")
+    _fails(capsys, tmp_path, "--nonsense", folder, "--nonsense")
+
+
+def test_an_uncovered_architecture_is_one_line(tmp_path, capsys):
+    torch.manual_seed(0)
+    model = OlmoForCausalLM(OlmoConfig(**SIZES, num_attention_heads=4, pad_token_id=0))
+    stored(model, tmp_path / "model")
+    _fails(capsys, tmp_path, "OlmoForCausalLM (olmo) cannot be certified", tmp_path / "model")
+
+
+def test_powers_are_numbers_while_they_can_be_read():
+    assert power(np.log10(1337)) == "1,337"
+    assert power(30.2) == "10^30"
+    assert power(1234.0) == "10^1234"
