@@ -1,5 +1,5 @@
-"""Hugging Face models: measure how their attention disperses, bound it, sharpen it, and put
-it back."""
+"""Hugging Face models: measure how their attention disperses, bound it, sharpen it, find out
+whether that helps, and put it back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError(error.name or "transformers", "hf", "sharpmax.hf") from error
 
+from sharpmax.hf.arms import Arm
+from sharpmax.hf.calibrate import calibrate
+from sharpmax.hf.calibration import Calibration
 from sharpmax.hf.certify import Certificate, certify
+from sharpmax.hf.evaluate import Evaluation, evaluate
 from sharpmax.hf.models import load
 from sharpmax.hf.parts import forget
 from sharpmax.hf.registry import register
@@ -21,10 +25,15 @@ from sharpmax.hf.sharpen import LengthTemperatureWarning, sharpen
 
 __all__ = [
     "AdaptiveTemperatureLogitsProcessor",
+    "Arm",
+    "Calibration",
     "Certificate",
+    "Evaluation",
     "LengthTemperatureWarning",
     "Scan",
+    "calibrate",
     "certify",
+    "evaluate",
     "forget",
     "load",
     "register",

@@ -27,7 +27,8 @@ def inputs_of(
         if not fits:
             raise UserError(f"none of the usual lengths of prompt {kind.name!r} fits: give lengths")
         return fits
-    _check_lengths(lengths, kind)
+    check_lengths(lengths)
+    _refuse_too_long(lengths, kind)
     made = {length: kind.tokens(length) for length in sorted(set(lengths))}
     for length, tokens in made.items():
         if context is not None and len(tokens) > context:
@@ -40,12 +41,16 @@ def inputs_of(
     return made
 
 
-def _check_lengths(lengths: Sequence[int], kind: Prompt) -> None:
+def check_lengths(lengths: Sequence[int]) -> None:
     if not lengths:
         raise UserError("lengths is empty: give at least one, or None for the usual ones")
     for length in lengths:
         if isinstance(length, bool) or not isinstance(length, (int, np.integer)) or length < 1:
             raise UserError(f"lengths must be whole numbers from 1 up, got {length!r}")
+
+
+def _refuse_too_long(lengths: Sequence[int], kind: Prompt) -> None:
+    for length in lengths:
         if kind.most is not None and length > kind.most:
             raise UserError(
                 f"length {length:,}: {kind.name} has {kind.most:,} tokens only; give a longer text "

@@ -1,4 +1,4 @@
-"""Finished lengths of a scan, kept in a file until its result is saved, so that a scan that was
+"""What is finished of long work, kept in a file until its result is saved, so that work that was
 killed goes on where it stopped, to the same numbers.
 """
 
@@ -17,6 +17,8 @@ KIND = "scan-part"
 
 @dataclass
 class Parts:
+    """Finished lengths of a scan."""
+
     path: Path | None
     config: dict[str, Any]
     done: dict[int, Pass] = field(default_factory=dict)
@@ -25,17 +27,9 @@ class Parts:
     def open(path: str | Path | None, config: dict[str, Any]) -> Parts:
         """Empty, or with what a scan of the same config has left there."""
         parts = Parts(None if path is None else Path(path), config)
-        if parts.path is None or not parts.path.exists():
+        left = None if parts.path is None else left_behind(parts.path, KIND, config)
+        if left is None:
             return parts
-        left = Result.load(parts.path)
-        if left.kind != KIND:
-            raise UserError(f"{path} is a result of kind {left.kind!r}, not a scan to resume")
-        differing = [name for name in config if left.config.get(name) != _plain(config[name])]
-        if differing:
-            raise UserError(
-                f"{path} is left from another scan ({', '.join(differing)} differ): delete it, or "
-                "repeat the command it came from to finish it"
-            )
         seconds = left.measurements["seconds"]
         for length in left.measurements["lengths"]:
             mark = f"{length}_"
@@ -70,8 +64,24 @@ class Parts:
         result.with_arrays(**arrays).save(self.path, overwrite=True)
 
 
+def left_behind(path: Path, kind: str, config: dict[str, Any]) -> Result | None:
+    """What work of this kind and config has left there to be resumed, if any."""
+    if not path.exists():
+        return None
+    left, what = Result.load(path), kind.removesuffix("-part")
+    if left.kind != kind:
+        raise UserError(f"{path} is a result of kind {left.kind!r}, not of a {what} to resume")
+    differing = [name for name in config if left.config.get(name) != _plain(config[name])]
+    if differing:
+        raise UserError(
+            f"{path} is left from another {what} ({', '.join(differing)} differ): delete it, or "
+            "repeat the command it came from to finish it"
+        )
+    return left
+
+
 def forget(path: str | Path) -> None:
-    """Remove what a scan kept to be resumed, once its result is saved."""
+    """Remove what was kept to be resumed, once its result is saved."""
     path = Path(path)
     if not path.exists():
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -65,11 +65,14 @@ def maximum(tokenizer: Any, text: str | Path | None, seed: int) -> Prompt:
 
     def tokens(length: int) -> list[int]:
         numbers = np.random.default_rng(seed).integers(0, 1000, size=length)
-        sequence = ", ".join(map(str, numbers))
-        question = f"What is the maximum in the following sequence: {sequence}? The maximum is:"
-        return _encoded(tokenizer, question)
+        return encoded(tokenizer, maximum_question(numbers))
 
     return Prompt("max", "numbers", NUMBERS, tokens)
+
+
+def maximum_question(numbers: np.ndarray) -> str:
+    sequence = ", ".join(map(str, numbers))
+    return f"What is the maximum in the following sequence: {sequence}? The maximum is:"
 
 
 def from_text(tokenizer: Any, text: str | Path | None, seed: int) -> Prompt:
@@ -83,7 +86,7 @@ def from_text(tokenizer: Any, text: str | Path | None, seed: int) -> Prompt:
         raise UserError(f"{path} does not exist: give a text file") from error
     except (IsADirectoryError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a text file in UTF-8") from error
-    every = _encoded(tokenizer, content)
+    every = encoded(tokenizer, content)
     if not every:
         raise UserError(f"{path} is empty: give a text file with something in it")
     return Prompt(f"text {path.name}", "tokens", TOKENS, lambda length: every[:length], len(every))
@@ -93,27 +96,51 @@ def passkey(tokenizer: Any, text: str | Path | None, seed: int) -> Prompt:
     """One five-digit number hidden in filler, and the question for it: exactly `length` tokens."""
     generator = np.random.default_rng(seed)
     key, depth = int(generator.integers(10_000, 100_000)), float(generator.random())
-    start = _encoded(tokenizer, "There is a passkey hidden in this text. Remember it.\n")
-    needle = _plain(tokenizer, f"\nThe passkey is {key}. Remember it: {key} is the passkey.\n")
-    end = _plain(tokenizer, "\nWhat is the passkey? The passkey is")
-    filler = _plain(tokenizer, FILLER)
-    least = len(start) + len(needle) + len(end)
+    hidden = Passkey.of(tokenizer, key)
+    usual = tuple(length for length in TOKENS if length >= hidden.least)
+    return Prompt("passkey", "tokens", usual, lambda length: hidden.tokens(length, depth))
 
-    def tokens(length: int) -> list[int]:
-        if length < least:
-            raise UserError(f"a passkey prompt has at least {least} tokens, got length {length}")
-        room = length - least
+
+@dataclass(frozen=True)
+class Passkey:
+    """A number to be hidden in filler, as tokens."""
+
+    QUESTION: ClassVar[str] = "\nWhat is the passkey? The passkey is"
+
+    start: list[int]
+    needle: list[int]
+    filler: list[int]
+    question: list[int]
+
+    @staticmethod
+    def of(tokenizer: Any, key: int) -> Passkey:
+        start = "There is a passkey hidden in this text. Remember it.\n"
+        needle = f"\nThe passkey is {key}. Remember it: {key} is the passkey.\n"
+        return Passkey(
+            encoded(tokenizer, start),
+            *(plain(tokenizer, text) for text in (needle, FILLER, Passkey.QUESTION)),
+        )
+
+    @property
+    def least(self) -> int:
+        """Tokens of a text without filler."""
+        return len(self.start) + len(self.needle) + len(self.question)
+
+    def tokens(self, length: int, depth: float) -> list[int]:
+        """Exactly `length` tokens, with the key at this share of the filler."""
+        if length < self.least:
+            raise UserError(
+                f"a passkey prompt has at least {self.least} tokens, got length {length}"
+            )
+        room = length - self.least
         before = round(depth * room)
         return [
-            *start,
-            *_repeated(filler, before),
-            *needle,
-            *_repeated(filler, room - before),
-            *end,
+            *self.start,
+            *_repeated(self.filler, before),
+            *self.needle,
+            *_repeated(self.filler, room - before),
+            *self.question,
         ]
-
-    usual = tuple(length for length in TOKENS if length >= least)
-    return Prompt("passkey", "tokens", usual, tokens)
 
 
 KINDS: dict[str, Callable[[Any, str | Path | None, int], Prompt]] = {
@@ -129,7 +156,7 @@ def _own(function: UserPrompt, tokenizer: Any) -> Prompt:
     def tokens(length: int) -> list[int]:
         made = function(length)
         if isinstance(made, str):
-            return _encoded(tokenizer, made)
+            return encoded(tokenizer, made)
         found = [int(token) for token in made]
         if not found:
             raise UserError(f"the prompt function {name} gave no tokens for length {length}")
@@ -138,13 +165,14 @@ def _own(function: UserPrompt, tokenizer: Any) -> Prompt:
     return Prompt(f"function {name}", "length", TOKENS, tokens)
 
 
-def _encoded(tokenizer: Any, text: str) -> list[int]:
+def encoded(tokenizer: Any, text: str) -> list[int]:
     """With the special tokens that the model expects at the beginning."""
     # verbose=False: a text that is longer than the model's context is cut, or refused, by us.
     return list(tokenizer(text, verbose=False)["input_ids"])
 
 
-def _plain(tokenizer: Any, text: str) -> list[int]:
+def plain(tokenizer: Any, text: str) -> list[int]:
+    """Without them."""
     return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from transformers import PreTrainedModel
 
 from sharpmax.hf import labels, passes
 from sharpmax.hf.check import require_support
+from sharpmax.hf.fingerprint import fingerprint
 from sharpmax.hf.inputs import inputs_of
 from sharpmax.hf.layers import own_temperature
 from sharpmax.hf.parts import Parts
@@ -132,7 +132,7 @@ def scan(
         "policy": None if policy is None else repr(policy),
         **plan.numbers,
     }
-    parts = Parts.open(resume, config | {"weights_sha256": _digest_of_weights(model)})
+    parts = Parts.open(resume, config | {"weights_sha256": fingerprint(model)})
     bar = _Bar(progress, [len(tokens) for tokens in inputs.values()], len(plan.layers))
     for length, tokens in inputs.items():
         if length not in parts.done:
@@ -177,15 +177,6 @@ def described(model: PreTrainedModel, name: str | None, notes: Sequence[str]) ->
 
 def _digest_of_inputs(inputs: dict[int, list[int]]) -> str:
     return hashlib.sha256(json.dumps(list(inputs.values())).encode()).hexdigest()
-
-
-def _digest_of_weights(model: PreTrainedModel) -> str:
-    """Of the beginning of every tensor: enough to tell models apart, and quick."""
-    digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        start = parameter.detach().flatten()[:256].to("cpu", torch.float64).numpy()
-        digest.update(name.encode() + start.tobytes())
-    return digest.hexdigest()
 
 
 def _result(

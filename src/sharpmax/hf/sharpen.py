@@ -5,12 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+import numpy as np
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
 from sharpmax.hf import attention
 from sharpmax.hf.attention import Rule
+from sharpmax.hf.calibration import Calibration
 from sharpmax.hf.check import require_support
 from sharpmax.hf.layers import Layer, attention_layers, chosen, heads_of, own_temperature, select
 from sharpmax.hf.switch import Block, ruled
@@ -24,7 +27,7 @@ class LengthTemperatureWarning(UserWarning):
 @contextmanager
 def sharpen(
     model: PreTrainedModel,
-    policy: Policy = PAPER,
+    policy: Policy | Calibration | str | Path = PAPER,
     *,
     layers: Collection[int] | None = None,
     heads: Collection[int] | None = None,
@@ -39,24 +42,52 @@ def sharpen(
 
     `layers` and `heads` are numbers, negative ones from the end; a head is meant in every chosen
     layer. Blocks may be nested: where two speak of one head the later one counts.
+
+    A `Calibration` in place of a policy, or the path of its file, says itself which heads to
+    sharpen.
     """
-    if not callable(policy):
-        raise TypeError(f"policy must be a function of (entropy, count), got {policy!r}")
     every = attention_layers(model)
-    some = select(every, layers)
-    rule = Rule(policy, None if heads is None else _heads(some, heads))
+    rules = _rules(model, every, policy, layers, heads)
     require_support(model)
     _mention_own_temperature(model)
     with ruled(model, every) as block:
-        for layer in some:
+        for layer, rule in rules:
             attention.RULES[layer.module] = (*attention.RULES[layer.module], rule)
         try:
             yield model
             _require_reached(model, block)
         finally:
-            for layer in some:
+            for layer, rule in rules:
                 left = attention.RULES.get(layer.module, ())
                 attention.RULES[layer.module] = tuple(one for one in left if one is not rule)
+
+
+def _rules(
+    model: PreTrainedModel,
+    every: list[Layer],
+    policy: Policy | Calibration | str | Path,
+    layers: Collection[int] | None,
+    heads: Collection[int] | None,
+) -> list[tuple[Layer, Rule]]:
+    if isinstance(policy, (str, Path)):
+        policy = Calibration.load(policy)
+    if isinstance(policy, Calibration):
+        if layers is not None or heads is not None:
+            raise UserError(
+                "a calibration says itself which heads to sharpen: leave layers and heads out"
+            )
+        policy.require_fit(model)
+        return [
+            (every[number], Rule(policy.policy(number), frozenset(np.flatnonzero(rates).tolist())))
+            for number, rates in policy.rates().items()
+        ]
+    if not callable(policy):
+        raise TypeError(
+            f"policy must be a function of (entropy, count) or a calibration, got {policy!r}"
+        )
+    some = select(every, layers)
+    rule = Rule(policy, None if heads is None else _heads(some, heads))
+    return [(layer, rule) for layer in some]
 
 
 def _heads(layers: list[Layer], heads: Collection[int]) -> frozenset[int]:
