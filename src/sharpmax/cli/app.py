@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sharpmax import __version__
-from sharpmax.cli import certify, demo, doctor, leaderboard, reproduce, scan
+from sharpmax.cli import calibrate, certify, demo, doctor, evaluate, leaderboard, reproduce, scan
 
 app = typer.Typer(
     help="Keep attention sharp as inputs grow: measure, bound and undo the dispersion of softmax.",
@@ -19,6 +19,8 @@ app = typer.Typer(
 app.command()(demo.demo)
 app.command()(scan.scan)
 app.command()(certify.certify)
+app.command()(evaluate.evaluate)
+app.command()(calibrate.calibrate)
 app.command(help=reproduce.HELP)(reproduce.reproduce)
 app.command()(leaderboard.leaderboard)
 app.command()(doctor.doctor)

@@ -7,6 +7,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from sharpmax._errors import UserError
+
 Out: TypeAlias = Annotated[
     Path, typer.Option("--out", "-o", help="Folder to write into; made if missing.")
 ]
@@ -42,3 +44,14 @@ Processes: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+
+
+def numbers(option: str, text: str) -> list[int]:
+    """Whole numbers from a text such as `0,4-7`."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise UserError(f"{option} {text}: expected whole numbers such as 0,4-7, got {part!r}")
+        found += range(int(first), int(last or first) + 1)
+    return found

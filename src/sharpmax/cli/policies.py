@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from sharpmax._errors import UserError
+from sharpmax.cli.options import numbers
 from sharpmax.policies import PAPER, Constant, LogLength, Policy, Saturating
 
 READY: dict[str, tuple[str, Policy]] = {
@@ -25,6 +28,9 @@ LISTING = "; ".join(
 )
 
 
+ARMS = f"{LISTING}; any of these with @20-29 in those layers only; or the file of a calibration"
+
+
 def policy_named(text: str) -> Policy:
     """The policy of a text such as `paper` or `constant:1.2`."""
     name, colon, number = text.partition(":")
@@ -39,3 +45,16 @@ def policy_named(text: str) -> Policy:
         return make(float(number))
     except ValueError as error:
         raise UserError(f"policy {text!r} needs a number ({what}): {error}") from error
+
+
+def arm_named(text: str) -> tuple[str, Any]:
+    """The way of sharpening that a text such as `paper`, `constant:1.2@20-29` or the path of a
+    calibration stands for, and the name to print for it.
+    """
+    # Imported late: `sharpmax --help` should not wait for a framework.
+    from sharpmax.hf import Arm, Calibration
+
+    if text.endswith(".json"):
+        return Path(text).stem, Arm(Calibration.load(text))
+    name, at, layers = text.partition("@")
+    return text, Arm(policy_named(name), numbers("--policy", layers) if at else None)

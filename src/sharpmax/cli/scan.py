@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from sharpmax._errors import UserError
 from sharpmax._files import refuse_overwriting
 from sharpmax.cli.options import (
     AllowPickle,
@@ -22,6 +21,7 @@ from sharpmax.cli.options import (
     Out,
     Overwrite,
     TrustRemoteCode,
+    numbers,
 )
 from sharpmax.cli.policies import LISTING, policy_named
 from sharpmax.cli.progress import COLUMNS
@@ -203,14 +203,3 @@ def heads_table(result: Scan) -> Table:
             result.labels[row][column],
         )
     return table
-
-
-def numbers(option: str, text: str) -> list[int]:
-    """Whole numbers from a text such as `0,4-7`."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise UserError(f"{option} {text}: expected whole numbers such as 0,4-7, got {part!r}")
-        found += range(int(first), int(last or first) + 1)
-    return found

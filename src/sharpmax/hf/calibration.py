@@ -13,7 +13,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -27,7 +27,7 @@ from sharpmax.hf.layers import attention_layers, heads_of
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-MARK = "sharpmax-calibration"
+MARK: Final = "sharpmax-calibration"
 LIMIT = 2.0
 """No row is sharpened more: far beyond the lengths that a calibration saw, a logarithm goes on."""
 

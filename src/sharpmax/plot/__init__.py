@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 KINDS = (
     "certify",
+    "evaluate",
     "figure1",
     "figure2",
     "figure3",
