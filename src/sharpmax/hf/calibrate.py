@@ -45,7 +45,9 @@ RISE = 0.25
 """and has dispersed if on long ones it has so much more."""
 
 RATES = (0.1, 0.15, 0.2, 0.3, 0.4, 0.6)
-"""That are tried for the heads chosen by answers."""
+"""That are tried for the heads chosen by answers,"""
+ENOUGH = 0.9
+"""and the smallest that has this share of the largest gain is taken: inputs may yet be longer."""
 FACTORS = (1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0)
 """Inverse temperatures at which the entropy of long inputs is measured."""
 
@@ -237,8 +239,8 @@ def _back_to_profile(
 def _best_rate(
     model: PreTrainedModel, tokenizer: Any, draft: Calibration, high: list[Case], bar: _Bar
 ) -> Calibration:
-    """The rate, the same in all chosen heads, at which the right answers to long inputs are the
-    most probable.
+    """The rate, the same in all chosen heads, that makes the right answers to long inputs more
+    probable: the smallest of those that serve nearly best.
     """
 
     def score(one: Case) -> float:
@@ -262,7 +264,9 @@ def _best_rate(
         "log_probability_of_long": _rounded(plain),
         "by_rate": {str(rate): _rounded(value) for rate, value in tried.items()},
     }
-    return draft.scaled(best).model_copy(update={"method": method})
+    enough = plain + ENOUGH * (tried[best] - plain)
+    rate = next(rate for rate in RATES if tried[rate] >= enough)
+    return draft.scaled(rate).model_copy(update={"method": method})
 
 
 def _rounded(value: float) -> float:
