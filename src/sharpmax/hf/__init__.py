@@ -21,7 +21,7 @@ from sharpmax.hf.parts import forget
 from sharpmax.hf.registry import register
 from sharpmax.hf.sampling import AdaptiveTemperatureLogitsProcessor
 from sharpmax.hf.scan import Scan, scan
-from sharpmax.hf.sharpen import LengthTemperatureWarning, sharpen
+from sharpmax.hf.sharpen import LengthTemperatureWarning, OtherWeightsWarning, sharpen
 
 __all__ = [
     "AdaptiveTemperatureLogitsProcessor",
@@ -30,6 +30,7 @@ __all__ = [
     "Certificate",
     "Evaluation",
     "LengthTemperatureWarning",
+    "OtherWeightsWarning",
     "Scan",
     "calibrate",
     "certify",

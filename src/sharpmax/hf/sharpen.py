@@ -15,6 +15,7 @@ from sharpmax.hf import attention
 from sharpmax.hf.attention import Rule
 from sharpmax.hf.calibration import Calibration
 from sharpmax.hf.check import require_support
+from sharpmax.hf.fingerprint import fingerprint
 from sharpmax.hf.layers import Layer, attention_layers, chosen, heads_of, own_temperature, select
 from sharpmax.hf.switch import Block, ruled
 from sharpmax.policies import PAPER, Policy
@@ -22,6 +23,10 @@ from sharpmax.policies import PAPER, Policy
 
 class LengthTemperatureWarning(UserWarning):
     """The model already scales its attention by length; a policy comes on top of that."""
+
+
+class OtherWeightsWarning(UserWarning):
+    """A calibration was made for other weights of the same architecture."""
 
 
 @contextmanager
@@ -77,6 +82,13 @@ def _rules(
                 "a calibration says itself which heads to sharpen: leave layers and heads out"
             )
         policy.require_fit(model)
+        if policy.weights != fingerprint(model):
+            warnings.warn(
+                f"this calibration was made for other weights, of {policy.model}: its heads may "
+                "do something else here; calibrate this model itself",
+                OtherWeightsWarning,
+                stacklevel=4,
+            )
         return [
             (every[number], Rule(policy.policy(number), frozenset(np.flatnonzero(rates).tolist())))
             for number, rates in policy.rates().items()
