@@ -27,7 +27,13 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="?")
 
 
-def llama(layers: int = 3, context: int = 512, seed: int = 0, **options: object) -> PreTrainedModel:
+def llama(
+    layers: int = 3,
+    context: int = 512,
+    seed: int = 0,
+    initializer_range: float = 0.3,
+    **options: object,
+) -> PreTrainedModel:
     """Four heads on two key heads, with weights so large that attention is sharp here and there."""
     torch.manual_seed(seed)
     config = LlamaConfig(
@@ -38,7 +44,7 @@ def llama(layers: int = 3, context: int = 512, seed: int = 0, **options: object)
         num_key_value_heads=2,
         vocab_size=VOCABULARY,
         max_position_embeddings=context,
-        initializer_range=0.3,
+        initializer_range=initializer_range,
         bos_token_id=1,
         eos_token_id=2,
         pad_token_id=0,

@@ -40,7 +40,7 @@ def whole(model, case):
 @pytest.mark.parametrize("sharpened", [False, True])
 @pytest.mark.parametrize("name", DECODERS)
 def test_two_passes_equal_one(name, sharpened):
-    model = FAMILIES[name].make("sdpa" if name == "llama" else "eager")
+    model = FAMILIES[name].make("sdpa" if name == "Llama" else "eager")
     case = case_of(random_tokens(40).remainder(50).tolist(), 9, (3, 2), (1, 1), (4, 3))
     block = shf.sharpen(model, PAPER) if sharpened else torch.no_grad()
     with torch.no_grad(), block:
