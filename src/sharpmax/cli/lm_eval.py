@@ -34,7 +34,8 @@ def lm_eval(
     try:
         from lm_eval.__main__ import cli_evaluate
     except ModuleNotFoundError as error:
-        raise MissingExtraError(error.name or "lm_eval", "lm-eval", "sharpmax lm-eval") from error
+        package = (error.name or "lm_eval").partition(".")[0]
+        raise MissingExtraError(package, "lm-eval", "sharpmax lm-eval") from error
     from sharpmax.hf import registry, smollm2
 
     if any(SMOLLM2.search(one) for one in arguments):
