@@ -65,5 +65,5 @@ $(VENV)/demo.done: $(VENV)/model.done pyproject.toml constraints.txt
 
 $(VENV)/test.done: $(VENV)/model.done pyproject.toml constraints.txt
 	@echo "installing sharpmax with everything that the tests need"
-	@$(INSTALL) --no-build-isolation --editable '.[cli,torch,jax,hf,experiments,ray]' --group dev
+	@$(INSTALL) --no-build-isolation --editable '.[cli,torch,jax,hf,experiments,lm-eval,ray]' --group dev
 	@touch $@

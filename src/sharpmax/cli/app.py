@@ -7,7 +7,17 @@ from typing import Annotated
 import typer
 
 from sharpmax import __version__
-from sharpmax.cli import calibrate, certify, demo, doctor, evaluate, leaderboard, reproduce, scan
+from sharpmax.cli import (
+    calibrate,
+    certify,
+    demo,
+    doctor,
+    evaluate,
+    leaderboard,
+    lm_eval,
+    reproduce,
+    scan,
+)
 
 app = typer.Typer(
     help="Keep attention sharp as inputs grow: measure, bound and undo the dispersion of softmax.",
@@ -21,6 +31,7 @@ app.command()(scan.scan)
 app.command()(certify.certify)
 app.command()(evaluate.evaluate)
 app.command()(calibrate.calibrate)
+app.command(context_settings=lm_eval.CONTEXT)(lm_eval.lm_eval)
 app.command(help=reproduce.HELP)(reproduce.reproduce)
 app.command()(leaderboard.leaderboard)
 app.command()(doctor.doctor)

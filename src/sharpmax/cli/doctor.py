@@ -22,6 +22,7 @@ ADDS = {
     "hf": ("hf", "scan, certify and sharpen Hugging Face models"),
     "experiments": ("experiments.max_retrieval", "train and evaluate the paper's experiments"),
     "clrs": ("experiments.clrs_text", "the CLRS-Text experiment"),
+    "lm-eval": ("cli.lm_eval", "sharpened models in the lm-evaluation-harness"),
     "report": ("report", "the interactive HTML report"),
     "app": ("app", "the interactive page"),
     "ray": ("experiments.cluster", "sweeps on a Ray cluster"),

@@ -5,6 +5,8 @@ since one without the other is silently wrong.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -35,6 +37,22 @@ def register(policy: Policy = PAPER) -> None:
         )
     AttentionInterface.register(NAME, functools.partial(attend, policy))
     AttentionMaskInterface.register(NAME, make_mask)
+
+
+def watch() -> Callable[[], bool]:
+    """A function that says whether any layer has since asked for the attention that `register`
+    made known: the layers of some models call another kernel, whatever the name, and nothing else
+    would tell.
+    """
+    asked = False
+
+    def noting(*arguments: Any, **options: Any) -> Any:
+        nonlocal asked
+        asked = True
+        return attend(*arguments, **options)
+
+    AttentionInterface.register(NAME, functools.partial(noting, registered_policy()))
+    return lambda: asked
 
 
 def register_rules() -> None:

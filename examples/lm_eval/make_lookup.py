@@ -1,0 +1,42 @@
+"""The items of the task sharpmax_lookup: who has what, among 4, 8 or 16 people.
+
+    python examples/lm_eval/make_lookup.py
+
+A head that finds the person's first mention answers all of them, one that spreads its weight over
+the others does not. The same 30 items every time.
+"""
+
+import json
+import random
+from pathlib import Path
+
+PEOPLE = "Adam Alice Ben Clara Daniel Emma Frank Grace Henry Jack Laura Maria Nina Oscar Peter Sam"
+THINGS = "ball bell book box card clock coin cup fish flag hat key lamp map ring rope"
+
+
+def items() -> list[dict[str, object]]:
+    """Each with its text, the four things to choose from, and which of them is right."""
+    numbers = random.Random(0)
+    return [item(numbers, count) for count in (4, 8, 16) for _ in range(10)]
+
+
+def item(numbers: random.Random, count: int) -> dict[str, object]:
+    people = numbers.sample(PEOPLE.split(), count)
+    things = numbers.sample(THINGS.split(), count)
+    asked = numbers.randrange(count)
+    choices = [things[asked], *numbers.sample(things[:asked] + things[asked + 1 :], 3)]
+    numbers.shuffle(choices)
+    said = "\n".join(f"{a}: {b}" for a, b in zip(people, things, strict=True))
+    return {
+        "text": f"{said}\n{people[asked]}:",
+        "choices": choices,
+        "answer": choices.index(things[asked]),
+    }
+
+
+def lines() -> str:
+    return "".join(json.dumps(one) + "\n" for one in items())
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("lookup.jsonl").write_text(lines(), "utf-8")
