@@ -26,6 +26,9 @@ PUBLISHED = ("figure2", "figure6", "figure7", "leaderboard", "policies", "table1
 EXPERIMENTS = {
     **{name: partial(Result.load, ROOT / "results" / f"{name}.json") for name in PUBLISHED},
     "certify": lambda: hf.certify(llama(), scan=hf.scan(llama(), tokenizer(), [4, 8])),
+    "evaluate": lambda: hf.evaluate(
+        llama(), tokenizer(), "lookup", lengths=[2, 4], prompts=6, questions=2
+    ),
     "figure1": lambda: one_head.run(one_head.Config(sizes=(4, 64, 4096), repeats=2)),
     "figure3": lambda: head_entropy.run(head_entropy.Config(lengths=(8, 32), seeds=(0, 1))),
     "figure5": lambda: power_series.run(power_series.Config(bases=41, temperatures=31)),

@@ -133,38 +133,28 @@ def print_tables(result: Evaluation) -> None:
 
 
 def table(result: Evaluation) -> Table:
-    """A line for each length and way of sharpening."""
+    """A line for each length and way of sharpening; 80 columns."""
     config = result.config
-    made = new_table(
-        f"{config['model']}\n{config['task']}: {config['prompts']} texts of each length, "
-        f"{config['questions']} questions each; against plain attention"
-    )
-    for heading in (config["unit"], "", "right %", "change", "95 %", "p", "log p", "95 %"):
+    each = "1 question" if config["questions"] == 1 else f"{config['questions']} questions"
+    asked = f"{config['task']}: {config['prompts']} texts of each length, {each} each"
+    made = new_table(f"{config['model']}\n{asked}")
+    for heading in (config["unit"], "", "right %", "change", "95 %", "p", "log p"):
         made.add_column(heading, justify="left" if heading == "" else "right", no_wrap=True)
     for row in result.measurements["rows"]:
         cells = [f"{row['length']:,}" if row["arm"] == result.arms[0] else "", row["arm"]]
         cells.append(percent(row["accuracy"]["mean"]))
         if "compared" not in row:
-            made.add_row(*cells, "", "", "", f"{row['log_probability']:.2f}", "")
+            made.add_row(*cells, "", "", "", f"{row['log_probability']:.2f}")
             continue
         share, score = row["compared"], row["log_probability_compared"]
         made.add_row(
             *cells,
-            signed(100 * share["difference"], 1),
-            interval(100 * share["low"], 100 * share["high"], 1),
+            f"{100 * share['difference']:+.1f}",
+            f"{100 * share['low']:+.1f} to {100 * share['high']:+.1f}",
             chance(share["p_adjusted"], 1),
-            signed(score["difference"], 2),
-            interval(score["low"], score["high"], 2),
+            f"{score['difference']:+.2f}",
         )
     return made
-
-
-def signed(value: float, digits: int) -> str:
-    return f"{value:+.{digits}f}"
-
-
-def interval(low: float, high: float, digits: int) -> str:
-    return f"{signed(low, digits)} to {signed(high, digits)}"
 
 
 def notes(result: Evaluation) -> list[str]:
@@ -175,8 +165,9 @@ def notes(result: Evaluation) -> list[str]:
         if "compared" in row
     ]
     return [
-        "p: exact sign-flip test over texts (McNemar's if one question each), Holm's over all "
-        "lines. log p: of the right answer, in nats.",
+        "Changes are against plain attention, on the same questions. p: exact sign-flip test over "
+        "texts (McNemar's if there is one question each), by Holm's method over all lines. log p: "
+        "of the right answer, in nats.",
         f"With 80 % power a difference of {percent(min(seen))} to {percent(max(seen))} points is "
         "seen, by how often the two disagreed.",
     ]

@@ -88,6 +88,8 @@ class Head(_Part):
 
 
 class Calibration(_Part):
+    """Which heads of a model to sharpen, and how much."""
+
     format: Literal["sharpmax-calibration"] = MARK
     version: Literal[1] = 1
     model: str

@@ -1,0 +1,44 @@
+"""What does sharpening cost on ordinary text? An evaluation of a task of one's own.
+
+    python examples/ordinary_text.py results/calibration-answers.json docs/*.md
+
+The model continues passages of the files by 30 words; the log-probability of what they really say is
+compared. (Nobody writes 30 words exactly as a file has them: accuracy is 0 for all.)
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import sharpmax as sx
+import sharpmax.hf as shf
+from sharpmax.cli.evaluate import print_tables
+
+NEXT = 30
+
+
+def main(calibration: str, *files: str) -> None:
+    words = " ".join(Path(file).read_text("utf-8") for file in sorted(files)).split()
+
+    def passage(length: int, generator: np.random.Generator) -> tuple[str, str]:
+        begin = int(generator.integers(len(words) - length - NEXT))
+        text, after = words[begin : begin + length], words[begin + length :][:NEXT]
+        return " ".join(text), " " + " ".join(after)
+
+    loaded = shf.load("smollm2")
+    result = shf.evaluate(
+        loaded.model,
+        loaded.tokenizer,
+        passage,
+        {"paper": sx.PAPER, "log-length:128": sx.LogLength(128), "calibrated": calibration},
+        lengths=[100, 400],
+        prompts=30,
+        name=loaded.name,
+        notes=loaded.notes,
+    )
+    print_tables(result)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
