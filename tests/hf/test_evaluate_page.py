@@ -11,7 +11,7 @@ from sharpmax.hf import Calibration, Evaluation
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "evaluate.md").read_text("utf-8")
-RESULTS = sorted((ROOT / "results").glob("evaluate_*.json"))
+RESULTS = sorted((ROOT / "results").glob("**/evaluate_*.json"))
 
 
 def interval(low, high, digits):
@@ -39,7 +39,7 @@ def table(result):
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_published_table_is_on_the_page(path):
     result = Evaluation.load(path)
     assert table(result) in PAGE
