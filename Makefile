@@ -14,6 +14,8 @@ ALONE := tests/experiments/test_cluster.py
 demo: $(VENV)/demo.done
 	$(BIN)/sharpmax demo --out build/demo --overwrite
 
+# One thread each: two processes of tests share two cores, and so do those that they start.
+test: export OMP_NUM_THREADS = 1
 test: $(VENV)/test.done
 	$(BIN)/python -m pytest --numprocesses 2 --ignore $(ALONE)
 	$(BIN)/python -m pytest $(ALONE)

@@ -2,8 +2,8 @@
 
     python examples/ordinary_text.py results/calibration-answers.json docs/*.md
 
-The model continues passages of the files by 30 words; the log-probability of what they really say is
-compared. (Nobody writes 30 words exactly as a file has them: accuracy is 0 for all.)
+The model continues passages of the files by 30 words; the log-probability of what they really say
+is compared. (Nobody writes 30 words exactly as a file has them: accuracy is 0 for all.)
 """
 
 import sys
