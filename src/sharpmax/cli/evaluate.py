@@ -41,7 +41,10 @@ def evaluate(
     task: Annotated[str, typer.Option(help=TASK_HELP, metavar="lookup|passkey|max")] = "lookup",
     policy: Annotated[
         list[str] | None,
-        typer.Option(help=f"What to compare with plain attention; may be repeated. {ARMS}."),
+        typer.Option(
+            help=f"What to compare with plain attention; may be repeated. {ARMS}. Default: paper.",
+            show_default=False,
+        ),
     ] = None,
     lengths: Annotated[
         str | None,
