@@ -74,7 +74,7 @@ def _rules(
     layers: Collection[int] | None,
     heads: Collection[int] | None,
 ) -> list[tuple[Layer, Rule]]:
-    if isinstance(policy, (str, Path)):
+    if isinstance(policy, Path) or (isinstance(policy, str) and policy.endswith(".json")):
         policy = Calibration.load(policy)
     if isinstance(policy, Calibration):
         if layers is not None or heads is not None:
@@ -95,7 +95,8 @@ def _rules(
         ]
     if not callable(policy):
         raise TypeError(
-            f"policy must be a function of (entropy, count) or a calibration, got {policy!r}"
+            "policy must be a function of (entropy, count), a calibration or the path of its .json "
+            f"file, got {policy!r}"
         )
     some = select(every, layers)
     rule = Rule(policy, None if heads is None else _heads(some, heads))
