@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
 
 import numpy as np
 
@@ -167,24 +167,36 @@ class Result(BaseModel):
         reason.
         """
         path = Path(path)
-        content = _read_json(path)
-        if not isinstance(content, dict) or content.get("format") != MARK:
-            raise UserError(f'{path} is not a sharpmax result: it has no "format": "{MARK}"')
-        version = content.get("schema_version")
-        if isinstance(version, int) and version > SCHEMA_VERSION:
-            raise UserError(
-                f"{path} has schema version {version}, this sharpmax reads up to "
-                f"{SCHEMA_VERSION}: upgrade it"
-            )
-        try:
-            result = cls.model_validate_json(json.dumps(content))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise UserError(f"{path} is damaged: {where or 'the file'}: {first['msg']}") from error
+        result = read_marked(path, cls, MARK, "schema_version", SCHEMA_VERSION, "a sharpmax result")
         if result.arrays_file is not None:
             result._arrays = _load_arrays(path, result.arrays_file, result.arrays_sha256)
         return result
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def read_marked(
+    path: Path, kind: type[Model], mark: str, version_field: str, newest: int, what: str
+) -> Model:
+    """A file of ours, told by its `format`; one that is damaged, foreign or too new is refused with
+    the reason.
+    """
+    content = _read_json(path, what)
+    if not isinstance(content, dict) or content.get("format") != mark:
+        raise UserError(f'{path} is not {what}: it has no "format": "{mark}"')
+    version = content.get(version_field)
+    if isinstance(version, int) and version > newest:
+        raise UserError(
+            f"{path} has {version_field.replace('_', ' ')} {version}, this sharpmax reads up to "
+            f"{newest}: upgrade it"
+        )
+    try:
+        return kind.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path} is damaged: {where or 'the file'}: {first['msg']}") from error
 
 
 def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -222,7 +234,7 @@ def _arrays_of(path: Path) -> Path | None:
     return path.with_name(name) if ours and Path(name).name == name else None
 
 
-def _read_json(path: Path) -> Any:
+def _read_json(path: Path, what: str) -> Any:
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError as error:
@@ -230,7 +242,7 @@ def _read_json(path: Path) -> Any:
     except IsADirectoryError as error:
         raise UserError(f"{path} is a folder: give the JSON file in it") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not a sharpmax result: it is not text") from error
+        raise UserError(f"{path} is not {what}: it is not text") from error
     try:
         return json.loads(text)
     except ValueError as error:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from sharpmax._files import refuse_overwriting
@@ -23,7 +22,7 @@ from sharpmax.cli.options import (
     TrustRemoteCode,
     numbers,
 )
-from sharpmax.cli.progress import COLUMNS
+from sharpmax.cli.progress import bar
 from sharpmax.cli.scan import say
 
 if TYPE_CHECKING:
@@ -80,8 +79,7 @@ def calibrate(
         trust_remote_code=trust_remote_code,
         report=say,
     )
-    with Progress(*COLUMNS, console=Console(stderr=True), transient=True) as bar:
-        shown = bar.add_task("calibrating", total=1.0)
+    with bar("calibrating") as progress:
         found = calibrate(
             loaded.model,
             loaded.tokenizer,
@@ -91,7 +89,7 @@ def calibrate(
             questions=questions,
             seed=seed,
             name=loaded.name,
-            progress=lambda share: bar.update(shown, completed=share),
+            progress=progress,
             **wanted,
         )
     written = found.save(path, overwrite=overwrite)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from sharpmax._errors import UserError
@@ -24,7 +23,7 @@ from sharpmax.cli.options import (
     numbers,
 )
 from sharpmax.cli.policies import ARMS, arm_named
-from sharpmax.cli.progress import COLUMNS
+from sharpmax.cli.progress import bar
 from sharpmax.cli.scan import say
 
 if TYPE_CHECKING:
@@ -91,8 +90,7 @@ def evaluate(
         report=say,
     )
     part = out / f"evaluate_{task}.part.json"
-    with Progress(*COLUMNS, console=Console(stderr=True), transient=True) as bar:
-        shown = bar.add_task("asking", total=1.0)
+    with bar("asking") as progress:
         result = evaluate(
             loaded.model,
             loaded.tokenizer,
@@ -105,7 +103,7 @@ def evaluate(
             name=loaded.name,
             notes=loaded.notes,
             resume=part,
-            progress=lambda share: bar.update(shown, completed=share),
+            progress=progress,
         )
     written = write_all(result, out, overwrite)
     forget(part)

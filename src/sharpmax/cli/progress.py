@@ -24,6 +24,14 @@ STEADY = 120.0
 
 
 @contextmanager
+def bar(what: str) -> Iterator[Callable[[float], None]]:
+    """progress(share): one bar for one piece of work."""
+    with Progress(*COLUMNS, console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(what, total=1.0)
+        yield lambda share: shown.update(task, completed=share)
+
+
+@contextmanager
 def bars() -> Iterator[Callable[[str, int, int, float], None]]:
     """progress(what, jobs, place, share): a bar for each kind of work, over all of its jobs."""
     console = Console(stderr=True)

@@ -9,7 +9,6 @@ import numpy as np
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from sharpmax._files import refuse_overwriting
@@ -24,7 +23,7 @@ from sharpmax.cli.options import (
     numbers,
 )
 from sharpmax.cli.policies import LISTING, policy_named
-from sharpmax.cli.progress import COLUMNS
+from sharpmax.cli.progress import bar
 
 if TYPE_CHECKING:
     from sharpmax.hf import Scan
@@ -121,8 +120,7 @@ def scan_with_bar(loaded: Loaded, out: Path, prompt: str, **asked: object) -> Sc
     if reads_two_texts(subject):
         say(f"{loaded.name} is an encoder-decoder: its encoder is scanned")
         subject = subject.get_encoder()
-    with Progress(*COLUMNS, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("scanning", total=1.0)
+    with bar("scanning") as progress:
         return hf.scan(
             subject,
             loaded.tokenizer,
@@ -130,7 +128,7 @@ def scan_with_bar(loaded: Loaded, out: Path, prompt: str, **asked: object) -> Sc
             name=loaded.name,
             notes=loaded.notes,
             resume=out / PART,
-            progress=lambda share: bar.update(task, completed=share),
+            progress=progress,
             **asked,  # type: ignore[arg-type]
         )
 

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
 from sharpmax._files import refuse_overwriting, write_atomically
 from sharpmax.hf.layers import attention_layers, heads_of
+from sharpmax.results import read_marked
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -148,26 +149,7 @@ class Calibration(_Part):
     @staticmethod
     def load(path: str | Path) -> Calibration:
         """Read one back; a file that is damaged, foreign or too new is refused with the reason."""
-        try:
-            content = json.loads(Path(path).read_text("utf-8"))
-        except FileNotFoundError as error:
-            raise UserError(f"{path} does not exist") from error
-        except IsADirectoryError as error:
-            raise UserError(f"{path} is a folder: give the JSON file in it") from error
-        except ValueError as error:
-            raise UserError(f"{path} is damaged: not JSON ({error})") from error
-        if not isinstance(content, dict) or content.get("format") != MARK:
-            raise UserError(f'{path} is not a calibration: it has no "format": "{MARK}"')
-        if isinstance(content.get("version"), int) and content["version"] > 1:
-            raise UserError(
-                f"{path} has version {content['version']}, this sharpmax reads up to 1: upgrade it"
-            )
-        try:
-            found = Calibration.model_validate_json(json.dumps(content))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise UserError(f"{path} is damaged: {where or 'the file'}: {first['msg']}") from error
+        found = read_marked(Path(path), Calibration, MARK, "version", 1, "a calibration")
         for one in found.heads:
             sizes = found.architecture.heads
             if one.layer >= len(sizes) or one.head >= sizes[one.layer]:
