@@ -114,6 +114,8 @@ def test_a_task_of_ones_own():
     assert f"is{answer}." in text
     with pytest.raises(UserError, match="one question a prompt, got questions=2"):
         task.case(tokenizer(), 3, 2, np.random.default_rng(0))
+    with pytest.raises(UserError, match="function echo has no usual lengths: give"):
+        cases(llama(), task, tokenizer(), (), 2, 1, 0)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,8 @@ def cases(
     """All inputs, made before the first of them is read: what does not fit the model's context is
     refused before any work.
     """
+    if not lengths and not task.lengths:
+        raise UserError(f"{task.name} has no usual lengths: give those to make texts of")
     check_lengths(lengths)
     if prompts < 1 or questions < 1:
         raise UserError(f"prompts={prompts}, questions={questions}: give at least 1 of each")
