@@ -1,0 +1,97 @@
+"""Which samples a step of training sees, and their tensors.
+
+All that is random follows from the seed and the number of the step, so that a training that was
+stopped goes on with the samples that would have come next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sharpmax.experiments.clrs_text.settings import Training
+from sharpmax.experiments.clrs_text.tokens import Example
+
+if TYPE_CHECKING:
+    from jaxtyping import Int
+
+IGNORED = -100
+"""The label of a token that is not part of an answer."""
+
+
+class Batch(NamedTuple):
+    """Right-padded: with causal attention no token sees what comes after it, so that no mask is
+    needed, and attention stays as fast as it can be.
+    """
+
+    tokens: Int[Tensor, "sample token"]
+    labels: Int[Tensor, "sample kept"]
+    """What follows each of the last `kept` tokens, where that belongs to the answer."""
+
+    @property
+    def kept(self) -> int:
+        return self.labels.shape[1]
+
+
+class Schedule:
+    """The samples of each step: every sample once an epoch, in a new order.
+
+    While sizes are let in, an epoch is one of those that are in already.
+    """
+
+    def __init__(self, examples: Sequence[Example], training: Training, seed: int) -> None:
+        self.training, self.seed = training, seed
+        self.lengths = np.array([example.length for example in examples])
+        self.sizes = np.array([example.size for example in examples])
+        self.known = np.unique(self.sizes)
+        self._epoch = lru_cache(maxsize=2)(self._shuffled)
+
+    def largest(self, step: int) -> int:
+        """The largest size that a step may see."""
+        letting_in = self.training.growing * self.training.steps
+        if step >= letting_in:
+            return int(self.known[-1])
+        return int(self.known[int(len(self.known) * step / letting_in)])
+
+    def at(self, step: int) -> list[np.ndarray]:
+        """The numbers of the step's samples, `micro` at a time, of similar lengths."""
+        batch, largest = self.training.batch, self.largest(step)
+        pool = np.flatnonzero(self.sizes <= largest)
+        places = np.arange(step * batch, (step + 1) * batch)
+        chosen = np.array(
+            [
+                pool[self._epoch(largest, int(place // len(pool)))[place % len(pool)]]
+                for place in places
+            ]
+        )
+        ordered = chosen[np.argsort(self.lengths[chosen], kind="stable")]
+        return [
+            ordered[at : at + self.training.micro] for at in range(0, batch, self.training.micro)
+        ]
+
+    def _shuffled(self, largest: int, epoch: int) -> np.ndarray:
+        count = int((self.sizes <= largest).sum())
+        return np.random.default_rng((self.seed, largest, epoch)).permutation(count)
+
+
+def collate(examples: Sequence[Example], pad: int) -> Batch:
+    """Samples as tensors."""
+    longest = max(example.length for example in examples)
+    first = min(len(example.question) for example in examples) - 1
+    tokens = torch.full((len(examples), longest - 1), pad)
+    labels = torch.full((len(examples), longest - 1), IGNORED)
+    for row, example in enumerate(examples):
+        whole = torch.tensor(example.question + example.answer)
+        tokens[row, : len(whole) - 1] = whole[:-1]
+        begin = len(example.question) - 1
+        labels[row, begin : len(whole) - 1] = whole[begin + 1 :]
+    return Batch(tokens, labels[:, first:])
+
+
+def answer_tokens(examples: Sequence[Example]) -> int:
+    return sum(len(example.answer) for example in examples)
