@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sharpmax import __version__
-from sharpmax.cli import certify, demo, doctor, leaderboard, reproduce, scan
+from sharpmax.cli import certify, clrs, demo, doctor, leaderboard, reproduce, scan
 
 app = typer.Typer(
     help="Keep attention sharp as inputs grow: measure, bound and undo the dispersion of softmax.",
@@ -21,6 +21,7 @@ app.command()(scan.scan)
 app.command()(certify.certify)
 app.command(help=reproduce.HELP)(reproduce.reproduce)
 app.command()(leaderboard.leaderboard)
+app.add_typer(clrs.clrs, name="clrs")
 app.command()(doctor.doctor)
 
 

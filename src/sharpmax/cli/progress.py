@@ -24,8 +24,10 @@ STEADY = 120.0
 
 
 @contextmanager
-def bars() -> Iterator[Callable[[str, int, int, float], None]]:
-    """progress(what, jobs, place, share): a bar for each kind of work, over all of its jobs."""
+def bars(of: str = "heads") -> Iterator[Callable[[str, int, int, float], None]]:
+    """progress(what, jobs, place, share): a bar for each kind of work, over all of its jobs, which
+    are about what `of` says.
+    """
     console = Console(stderr=True)
     shown = Progress(
         *COLUMNS,
@@ -42,7 +44,7 @@ def bars() -> Iterator[Callable[[str, int, int, float], None]]:
         ended = share >= 1 > shares[what].get(place, 0.0)
         shares[what][place] = share
         done = sum(share >= 1 for share in shares[what].values())
-        description = f"{what} heads, {done} of {jobs} done"
+        description = f"{what} {of}, {done} of {jobs} done"
         shown.update(tasks[what], description=description, completed=sum(shares[what].values()))
         if ended and not console.is_terminal:
             console.print(description)

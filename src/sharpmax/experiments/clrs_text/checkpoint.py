@@ -62,8 +62,8 @@ def read(
             found = json.loads((stored.metadata() or {})["sharpmax"])
             if found["about"] != json.loads(json.dumps(about)):
                 raise UserError(
-                    f"{path} is of a training with other settings or data, {_differing(found, about)}"
-                    ": choose another folder, or delete it"
+                    f"{path} is of a training with other settings or data "
+                    f"({_differing(found, about)}): choose another folder, or delete it"
                 )
             for name, parameter in model.named_parameters():
                 parameter.copy_(stored.get_tensor(f"weights.{name}"))

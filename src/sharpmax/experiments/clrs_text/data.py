@@ -35,8 +35,9 @@ class Source:
     """Samples, and where they are from."""
 
     samples: list[Sample]
+    place: str
     about: dict[str, Any]
-    """For results: which data this was."""
+    """Which data this was, wherever it lies: hashes, versions, seeds."""
 
 
 def read(
@@ -71,7 +72,7 @@ def read(
     missing = set(algorithms) - {sample.algorithm for sample in samples}
     if missing:
         raise UserError(f"{place} has no samples of {', '.join(sorted(missing))} at these sizes")
-    return Source(samples, {"data": str(place), **about})
+    return Source(samples, str(place), about)
 
 
 def _generated(
@@ -120,7 +121,11 @@ def _published(place: str, split: str) -> tuple[dict[str, Any], Iterator[Sample]
     for table in tables:
         if lacking := needed - set(table.column_names):
             raise UserError(f"{place} is not CLRS-Text: no column {', '.join(sorted(lacking))}")
-    about = {"seeds": list(seeds), "rows": [len(table) for table in tables]}
+    about = {
+        "published": PUBLISHED[split],
+        "seeds": list(seeds),
+        "rows": [len(table) for table in tables],
+    }
     pairs = zip(tables, seeds, strict=True)
     return about, (_sample(row, seed) for table, seed in pairs for row in table)
 

@@ -126,7 +126,7 @@ def _units(
 
 def _part(config: Config, name: str, trained: Trained, source: Source) -> Path:
     made_of = {
-        "config": {**asdict(config), "arms": name, "batch": None},
+        "config": {**asdict(config), "arms": name, "batch": None, "data": None, "trained": None},
         "data": source.about,
         "training": trained.record.config,
     }
@@ -163,10 +163,10 @@ def _examine(
 
 
 def _subject(ready: Ready, trained: Trained) -> Subject:
-    about = trained.record.config["data"]
+    place = trained.record.measurements["data"]
 
     def examples(count: int) -> list[Example]:
-        samples = read(about["data"], "train").samples
+        samples = read(place, "train").samples
         chosen = np.random.default_rng(0).choice(len(samples), min(count, len(samples)), False)
         return ready.tokens.examples([samples[place] for place in chosen])
 

@@ -84,7 +84,7 @@ def run(
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> Manifest:
-    """Generate into the folder; what an earlier call with the same settings has finished is kept."""
+    """Generate into the folder; what an earlier call with the same settings finished is kept."""
     generator.official()  # first: without it nothing else need be looked at
     made = config.manifest()
     if (folder / manifest.NAME).exists() and not overwrite:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -60,16 +61,29 @@ def examples(algorithm: str, size: int, seed: int, samples: int) -> Iterator[tup
     and seed.
     """
     made = official()
-    sampler, _ = made.build_sampler(
-        algorithm,
-        seed=seed,
-        num_samples=-1,  # as they are asked for
-        length=size,
-        track_max_steps=False,
-        truncate_decimals=DECIMALS,
-    )
+    with _silent():
+        sampler, _ = made.build_sampler(
+            algorithm,
+            seed=seed,
+            num_samples=-1,  # as they are asked for
+            length=size,
+            track_max_steps=False,
+            truncate_decimals=DECIMALS,
+        )
     for _ in range(samples):
         yield made.format_clrs_example(algorithm, sampler.next(batch_size=1), use_hints=False)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without the warning that samples are made as they are asked for."""
+    logger = logging.getLogger("absl")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _folder() -> Path:

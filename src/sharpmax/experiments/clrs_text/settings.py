@@ -73,6 +73,19 @@ class Training:
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 
 
+def shape_of(text: str) -> Shape:
+    """What `width=64,layers=2` says; the rest is as it usually is."""
+    usual, given = asdict(Shape()), dict[str, Any]()
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        if name not in usual or not value.replace(".", "", 1).isdecimal():
+            raise UserError(
+                f"shape {part.strip()!r}: expected one of {', '.join(usual)} as name=number"
+            )
+        given[name] = type(usual[name])(float(value))
+    return Shape(**given)
+
+
 def check(training: Training) -> None:
     """Refuse settings that cannot be."""
     for what, value, known in (

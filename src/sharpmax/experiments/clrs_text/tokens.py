@@ -3,7 +3,7 @@ them.
 
 `characters` has a token a character. `pieces` keeps words, the beginnings of numbers and common
 punctuation whole, and has a token for each further digit: as Gemma's tokenizer, it spells numbers
-digit by digit, in half as many tokens as there are characters. Both are ordinary Hugging Face
+digit by digit, in about half as many tokens as there are characters. Both are ordinary Hugging Face
 tokenizers, saved beside a trained model.
 
 Question and answer are tokenised apart and joined: what a model is asked when it is tested is what
@@ -35,7 +35,18 @@ WORDS = (
     *("target", "topo", "topo_head"),
 )
 """Of the questions: the algorithms, and the names of what goes in and comes out."""
-SIGNS = (":\n", "]\n", ": [", "], [", ", ", "0.", " 0.", "-0.", " -0.")
+SIGNS = (
+    ":\n",
+    "]\n",
+    ": [",
+    "], [",
+    ", ",
+    "0.",
+    " 0.",
+    "-0.",
+    " -0.",
+    *(f" {n}" for n in range(10)),
+)
 VOCABULARIES: dict[str, tuple[str, ...]] = {"characters": (), "pieces": (*WORDS, *SIGNS)}
 """By name: what is one token besides every character."""
 

@@ -1,7 +1,7 @@
 """Fine-tune a decoder on CLRS-Text, to the same losses however often it is killed.
 
 The loss is the cross-entropy of the answer's tokens. One process on one device, or several by
-`accelerate launch`: each takes its part of every step's samples, and the gradients are those of all.
+`accelerate launch`: each takes its part of a step's samples, and the gradients are those of all.
 """
 
 from __future__ import annotations
@@ -237,6 +237,7 @@ def _result(job: Job, name: str, notes: tuple[str, ...], state: State, watch: St
         measurements={
             "model": name,
             "notes": list(notes),
+            "data": job.source.place,
             "sizes": sizes,
             "last_loss": float(losses[-tail:].mean()),
             "seconds": round(state.seconds, 1),
