@@ -15,6 +15,7 @@ import functools
 import importlib
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -71,17 +72,23 @@ def examples(algorithm: str, size: int, seed: int, samples: int) -> Iterator[tup
             truncate_decimals=DECIMALS,
         )
     for _ in range(samples):
-        yield made.format_clrs_example(algorithm, sampler.next(batch_size=1), use_hints=False)
+        with _silent():
+            drawn = sampler.next(batch_size=1)
+        yield made.format_clrs_example(algorithm, drawn, use_hints=False)
 
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Without the warning that samples are made as they are asked for."""
+    """Without its log, that samples are made as they are asked for, and NumPy's warning that its
+    geometry calls `np.cross` in a way that is going to end.
+    """
     logger = logging.getLogger("absl")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
     finally:
         logger.setLevel(before)
 
