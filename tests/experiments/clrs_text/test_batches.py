@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from clrs_text.small import TINY
 
-from sharpmax.experiments.clrs_text.batches import IGNORED, Schedule, collate
+from sharpmax.experiments.clrs_text.batches import IGNORED, Schedule, collate, cut
 from sharpmax.experiments.clrs_text.tokens import Example
 
 EXAMPLES = [
@@ -19,39 +18,38 @@ EXAMPLES = [
 PLAIN = replace(TINY, growing=0.0, steps=100)
 
 
-def seen(schedule: Schedule, step: int) -> list[int]:
-    return np.concatenate(schedule.at(step)).tolist()
+SIZES = [example.size for example in EXAMPLES]
 
 
 def test_every_sample_once_an_epoch_in_another_order():
-    schedule = Schedule(EXAMPLES, PLAIN, seed=0)
-    epochs = [
-        [place for step in range(at, at + 6) for place in seen(schedule, step)] for at in (0, 6)
-    ]
+    schedule = Schedule(SIZES, PLAIN, seed=0)
+    epochs = [[place for step in range(at, at + 6) for place in schedule.at(step)] for at in (0, 6)]
     assert [sorted(epoch) for epoch in epochs] == [list(range(24))] * 2
     assert epochs[0] != epochs[1]
-    other = [place for step in range(6) for place in seen(Schedule(EXAMPLES, PLAIN, seed=1), step)]
+    other = [place for step in range(6) for place in Schedule(SIZES, PLAIN, seed=1).at(step)]
     assert other != epochs[0]
 
 
 def test_a_step_depends_on_nothing_but_its_number():
-    one, other = (Schedule(EXAMPLES, PLAIN, seed=3) for _ in range(2))
-    before = [seen(one, step) for step in range(20)]
-    assert [seen(other, step) for step in (19, 7, 0)] == [before[19], before[7], before[0]]
+    one, other = (Schedule(SIZES, PLAIN, seed=3) for _ in range(2))
+    before = [one.at(step) for step in range(20)]
+    assert [other.at(step) for step in (19, 7, 0)] == [before[19], before[7], before[0]]
 
 
 def test_a_step_is_cut_by_length():
-    lengths = [EXAMPLES[place].length for place in seen(Schedule(EXAMPLES, PLAIN, 0), 2)]
-    assert lengths == sorted(lengths)
-    assert [len(some) for some in Schedule(EXAMPLES, PLAIN, 0).at(2)] == [2, 2]
+    groups = cut(EXAMPLES[:7], 2)
+    assert [len(some) for some in groups] == [2, 2, 2, 1]
+    ordered = [one for some in groups for one in some]
+    assert ordered == sorted(EXAMPLES[:7], key=lambda one: one.length)
+    assert ordered != EXAMPLES[:7]
 
 
 def test_sizes_are_let_in_from_the_smallest():
-    growing = Schedule(EXAMPLES, replace(PLAIN, growing=0.6), 0)
+    growing = Schedule(SIZES, replace(PLAIN, growing=0.6), 0)
     assert [growing.largest(step) for step in (0, 19, 20, 39, 40, 60, 99)] == [4, 4, 5, 5, 9, 9, 9]
     for step in range(100):
-        assert max(EXAMPLES[place].size for place in seen(growing, step)) <= growing.largest(step)
-    assert {EXAMPLES[place].size for place in seen(growing, 50)} > {4}
+        assert max(EXAMPLES[place].size for place in growing.at(step)) <= growing.largest(step)
+    assert {EXAMPLES[place].size for place in growing.at(50)} > {4}
 
 
 def test_labels_are_what_follows_and_only_of_answers():

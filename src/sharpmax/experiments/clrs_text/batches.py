@@ -44,10 +44,9 @@ class Schedule:
     While sizes are let in, an epoch is one of those that are in already.
     """
 
-    def __init__(self, examples: Sequence[Example], training: Training, seed: int) -> None:
+    def __init__(self, sizes: Sequence[int], training: Training, seed: int) -> None:
         self.training, self.seed = training, seed
-        self.lengths = np.array([example.length for example in examples])
-        self.sizes = np.array([example.size for example in examples])
+        self.sizes = np.asarray(sizes)
         self.known = np.unique(self.sizes)
         self._epoch = lru_cache(maxsize=2)(self._shuffled)
 
@@ -58,25 +57,23 @@ class Schedule:
             return int(self.known[-1])
         return int(self.known[int(len(self.known) * step / letting_in)])
 
-    def at(self, step: int) -> list[np.ndarray]:
-        """The numbers of the step's samples, `micro` at a time, of similar lengths."""
+    def at(self, step: int) -> list[int]:
+        """The numbers of the step's samples."""
         batch, largest = self.training.batch, self.largest(step)
-        pool = np.flatnonzero(self.sizes <= largest)
-        places = np.arange(step * batch, (step + 1) * batch)
-        chosen = np.array(
-            [
-                pool[self._epoch(largest, int(place // len(pool)))[place % len(pool)]]
-                for place in places
-            ]
-        )
-        ordered = chosen[np.argsort(self.lengths[chosen], kind="stable")]
-        return [
-            ordered[at : at + self.training.micro] for at in range(0, batch, self.training.micro)
-        ]
-
-    def _shuffled(self, largest: int, epoch: int) -> np.ndarray:
         count = int((self.sizes <= largest).sum())
-        return np.random.default_rng((self.seed, largest, epoch)).permutation(count)
+        places = range(step * batch, (step + 1) * batch)
+        return [int(self._epoch(largest, place // count)[place % count]) for place in places]
+
+    def _shuffled(self, largest: int, epoch: int) -> Int[np.ndarray, " samples"]:
+        """All that are in, shuffled."""
+        pool = np.flatnonzero(self.sizes <= largest)
+        return np.random.default_rng((self.seed, largest, epoch)).permutation(pool)
+
+
+def cut(examples: Sequence[Example], micro: int) -> list[list[Example]]:
+    """Sorted by length, `micro` at a time: those computed together are nearly of one length."""
+    ordered = sorted(examples, key=lambda example: example.length)
+    return [ordered[at : at + micro] for at in range(0, len(ordered), micro)]
 
 
 def collate(examples: Sequence[Example], pad: int) -> Batch:

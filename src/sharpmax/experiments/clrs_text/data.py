@@ -72,7 +72,15 @@ def read(
     missing = set(algorithms) - {sample.algorithm for sample in samples}
     if missing:
         raise UserError(f"{place} has no samples of {', '.join(sorted(missing))} at these sizes")
-    return Source(samples, str(place), about)
+    return Source(samples, str(place), {**about, **_identity(samples)})
+
+
+def _identity(samples: list[Sample]) -> dict[str, Any]:
+    """Which samples were chosen: trainings on others must not continue each other."""
+    digest = hashlib.sha256()
+    for sample in samples:
+        digest.update(repr(tuple(sample)).encode())
+    return {"samples": len(samples), "samples_sha256": digest.hexdigest()}
 
 
 def _generated(

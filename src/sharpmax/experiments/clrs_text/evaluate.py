@@ -94,7 +94,7 @@ def run(
             if progress is not None:
                 progress("testing", len(units), place, share)
 
-        path = _part(config, name, trained, source)
+        path = _part(config, arms[name], name, trained, source)
         if not path.exists():
             examined = _examine(config, arms[name], trained, source, told)
             write_atomically(path, json.dumps(examined).encode())
@@ -124,9 +124,10 @@ def _units(
         yield from ((name, one) for one in sorted(fitting, key=lambda one: one.seed))
 
 
-def _part(config: Config, name: str, trained: Trained, source: Source) -> Path:
+def _part(config: Config, arm: Arm, name: str, trained: Trained, source: Source) -> Path:
     made_of = {
         "config": {**asdict(config), "arms": name, "batch": None, "data": None, "trained": None},
+        "label": arm.label,
         "data": source.about,
         "training": trained.record.config,
     }

@@ -27,9 +27,16 @@ from transformers import PreTrainedModel
 from sharpmax._errors import UserError
 from sharpmax.experiments.clrs_text import checkpoint
 from sharpmax.experiments.clrs_text.arms import trained_with
-from sharpmax.experiments.clrs_text.batches import IGNORED, Batch, Schedule, answer_tokens, collate
+from sharpmax.experiments.clrs_text.batches import (
+    IGNORED,
+    Batch,
+    Schedule,
+    answer_tokens,
+    collate,
+    cut,
+)
 from sharpmax.experiments.clrs_text.checkpoint import State
-from sharpmax.experiments.clrs_text.data import Source
+from sharpmax.experiments.clrs_text.data import Sample, Source
 from sharpmax.experiments.clrs_text.model import begun, check_room, save
 from sharpmax.experiments.clrs_text.settings import Training, check
 from sharpmax.experiments.clrs_text.tokens import Example
@@ -93,8 +100,8 @@ def _train(
 ) -> Result:
     watch, training = Stopwatch(), job.training
     ready = begun(training, job.seed)
-    examples = ready.tokens.examples(job.source.samples)
-    check_room(ready.model, examples)
+    samples = job.source.samples
+    check_room(ready.model, ready.tokens.examples(_longest(samples)))
     model: Any = ready.model
     model.train()
     if training.saving_memory:
@@ -105,13 +112,16 @@ def _train(
     path, state = job.folder / "checkpoint.safetensors", State()
     if path.exists():
         state = checkpoint.read(path, model, optimiser, about)
-    wrapped, schedule = accelerator.prepare(model), Schedule(examples, training, job.seed)
+    wrapped = accelerator.prepare(model)
+    schedule = Schedule([sample.size for sample in samples], training, job.seed)
     before, begin = state.seconds, time.monotonic()
     losses = list(state.losses)
     with trained_with(model, training.attention):
         for step in range(state.step, training.steps):
             torch.manual_seed(hash((job.seed, step)) % 2**63)  # of dropout, where a model has it
-            groups = [[examples[place] for place in some] for some in schedule.at(step)]
+            # Tokenised when they are needed: two million samples would not fit into memory twice.
+            examples = ready.tokens.examples([samples[place] for place in schedule.at(step)])
+            groups = cut(examples, training.micro)
             for group in optimiser.param_groups:
                 group["lr"] = training.rate(step)
             loss = advance(accelerator, wrapped, optimiser, groups, ready.tokens.pad, training.clip)
@@ -127,7 +137,7 @@ def _train(
             ):
                 state = State(done, tuple(losses), before + time.monotonic() - begin)
                 checkpoint.write(path, model, optimiser, state, about)
-            if progress is not None:
+            if progress is not None and accelerator.is_main_process:
                 progress(done, loss)
     if accelerator.is_main_process:
         save(model, ready.tokens, job.folder / "model")
@@ -135,6 +145,16 @@ def _train(
         result.save(job.record)
     accelerator.wait_for_everyone()
     return _finished(job)
+
+
+def _longest(samples: Sequence[Sample]) -> list[Sample]:
+    """The longest text of each algorithm."""
+    found: dict[str, Sample] = {}
+    for sample in samples:
+        before = found.setdefault(sample.algorithm, sample)
+        if len(sample.question) + len(sample.answer) > len(before.question) + len(before.answer):
+            found[sample.algorithm] = sample
+    return list(found.values())
 
 
 def adamw(model: PreTrainedModel, training: Training) -> torch.optim.AdamW:
@@ -219,7 +239,7 @@ def _about(job: Job) -> dict[str, Any]:
     return {
         "training": job.training.stated,
         "seed": job.seed,
-        "data": {**job.source.about, "samples": len(job.source.samples)},
+        "data": job.source.about,
         "versions": versions,
     }
 
