@@ -63,6 +63,7 @@ def test_three_steps_make_a_figure(tmp_path, capsys):
         (("generate", "x", "--algorithm", "minimum=a"), "expected whole numbers such as 0,4-7"),
         (("generate", "x", "--largest", "3"), "no size of activity_selector is left"),
         (("generate", "x", "--split", "validation"), "unknown split 'validation'"),
+        ((), "Missing command"),
         (("train", "nowhere"), "nowhere is no folder of CLRS-Text"),
         (("train", TEST), "holds the test split, expected train"),
         (("train", TRAIN, "--algorithm", "sorting"), "unknown algorithm 'sorting'"),

@@ -19,8 +19,7 @@ from sharpmax.cli.reproduce import files_of, show
 from sharpmax.cli.scan import numbers, say
 
 clrs = typer.Typer(
-    help="CLRS-Text: teach a language model thirty algorithms, and test it at larger sizes.",
-    no_args_is_help=True,
+    help="CLRS-Text: teach a language model thirty algorithms, and test it at larger sizes."
 )
 
 DATA = "The folder that `sharpmax clrs generate` wrote, or tomg-group-umd/CLRS-Text-{}."

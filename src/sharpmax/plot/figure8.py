@@ -39,7 +39,9 @@ def draw(result: Result) -> Figure:
             _panel(axes, name, one, found["labels"])
         handles, labels = panels.flat[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower left", ncols=2, fontsize=9)
-        figure.supxlabel("size of the problem", fontsize=10)
+        for place, axes in enumerate(panels.flat):
+            if len(algorithms) - columns <= place < len(algorithms):  # nothing below it
+                axes.set_xlabel("size of the problem")
         figure.supylabel("exact match", fontsize=10)
         seeds, tests = len(result.seeds), len(found["test_seeds"])
         figure.suptitle(

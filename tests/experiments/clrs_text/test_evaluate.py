@@ -55,7 +55,7 @@ def test_answers_are_what_generate_says():
             do_sample=False,
         )[0, len(one.question) :].tolist()
         assert said == whole[: len(said)]
-        assert said[-1] == ready.tokens.end or len(said) >= len(one.answer) + decode.MARGIN
+        assert said[-1] == ready.tokens.end or len(said) > len(one.answer)
 
 
 def test_batches_hold_questions_of_one_length_and_change_no_answer():
