@@ -46,7 +46,7 @@ def test_a_step_is_cut_by_length():
 
 def test_sizes_are_let_in_from_the_smallest():
     growing = Schedule(SIZES, replace(PLAIN, growing=0.6), 0)
-    assert [growing.largest(step) for step in (0, 19, 20, 39, 40, 60, 99)] == [4, 4, 5, 5, 9, 9, 9]
+    assert [growing.largest(step) for step in (0, 34, 35, 48, 49, 60, 99)] == [4, 4, 5, 5, 9, 9, 9]
     for step in range(100):
         assert max(EXAMPLES[place].size for place in growing.at(step)) <= growing.largest(step)
     assert {EXAMPLES[place].size for place in growing.at(50)} > {4}

@@ -51,11 +51,15 @@ class Schedule:
         self._epoch = lru_cache(maxsize=2)(self._shuffled)
 
     def largest(self, step: int) -> int:
-        """The largest size that a step may see."""
+        """The largest size that a step may see.
+
+        By the square of the time: what is learned at the smallest sizes takes longest, and once it
+        is learned the next sizes are quick.
+        """
         letting_in = self.training.growing * self.training.steps
         if step >= letting_in:
             return int(self.known[-1])
-        return int(self.known[int(len(self.known) * step / letting_in)])
+        return int(self.known[int(len(self.known) * (step / letting_in) ** 2)])
 
     def at(self, step: int) -> list[int]:
         """The numbers of the step's samples."""

@@ -54,7 +54,8 @@ class Training:
     clip: float = 1.0
     """The largest norm of a gradient."""
     growing: float = 0.0
-    """Share of the steps in which the sizes are let in one after the other, the smallest first."""
+    """Share of the steps in which the sizes are let in one after the other, the smallest first, and
+    the first ones for longest."""
     precision: str = "auto"
     """bfloat16 in the products, if the hardware has it; weights and sums stay in float32."""
     saving_memory: bool = False
