@@ -100,7 +100,7 @@ def train(
     data: Annotated[str, typer.Argument(help=DATA.format("train"), metavar="DATA")],
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for models and checkpoints.")
-    ] = Path("clrs"),
+    ] = Path("clrs-models"),
     attention: Annotated[
         list[str] | None,
         typer.Option(
@@ -224,7 +224,7 @@ def evaluate(
     data: Annotated[str, typer.Argument(help=DATA.format("test"), metavar="DATA")],
     trained: Annotated[
         Path, typer.Option("--trained", help="The folder that train wrote into.")
-    ] = Path("clrs"),
+    ] = Path("clrs-models"),
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write figure8 into.")] = Path(
         "results"
     ),
