@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from sharpmax._errors import UserError
 
@@ -13,12 +16,21 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Write beside the target and rename, so that a kill leaves the old file or the new one, never
     half of one.
     """
+    with writing_atomically(path) as stream:
+        stream.write(content)
+
+
+@contextmanager
+def writing_atomically(path: Path) -> Iterator[BinaryIO]:
+    """The same for what is too large to be at hand at once: written piece by piece inside the
+    block, there when it ends, and gone if it ends by an error.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; results are for sharing

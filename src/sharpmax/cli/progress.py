@@ -32,8 +32,10 @@ def bar(what: str) -> Iterator[Callable[[float], None]]:
 
 
 @contextmanager
-def bars() -> Iterator[Callable[[str, int, int, float], None]]:
-    """progress(what, jobs, place, share): a bar for each kind of work, over all of its jobs."""
+def bars(of: str = "heads") -> Iterator[Callable[[str, int, int, float], None]]:
+    """progress(what, jobs, place, share): a bar for each kind of work, over all of its jobs, which
+    are about what `of` says.
+    """
     console = Console(stderr=True)
     shown = Progress(
         *COLUMNS,
@@ -50,7 +52,7 @@ def bars() -> Iterator[Callable[[str, int, int, float], None]]:
         ended = share >= 1 > shares[what].get(place, 0.0)
         shares[what][place] = share
         done = sum(share >= 1 for share in shares[what].values())
-        description = f"{what} heads, {done} of {jobs} done"
+        description = f"{what} {of}, {done} of {jobs} done"
         shown.update(tasks[what], description=description, completed=sum(shares[what].values()))
         if ended and not console.is_terminal:
             console.print(description)

@@ -130,11 +130,32 @@ def figure6(result: Result) -> list[Any]:
     return [table]
 
 
+def figure8(result: Result) -> list[Any]:
+    found = result.measurements
+    table = new_table(
+        f"CLRS-Text, {found['model']}: exact match % by size, ± over {len(found['test_seeds'])} "
+        "test sets"
+    )
+    table.add_column("algorithm")
+    table.add_column("arm")
+    table.add_column("size: exact match", overflow="fold")
+    for name, one in found["algorithms"].items():
+        for place, (arm, curve) in enumerate(one["arms"].items()):
+            std = curve["std_tests"] or [None] * len(one["sizes"])
+            cells = [
+                f"{size}: {percent(mean, spread)}"
+                for size, mean, spread in zip(one["sizes"], curve["mean"], std, strict=True)
+            ]
+            table.add_row(name if place == 0 else "", arm, "  ".join(cells))
+    return [table]
+
+
 TABLES = {
     "table1": table1,
     "unknowns": unknowns,
     "policies": policies,
     "leaderboard": standings,
     "figure6": figure6,
+    "figure8": figure8,
 }
 """By kind of result."""

@@ -21,6 +21,7 @@ KINDS = (
     "figure5",
     "figure6",
     "figure7",
+    "figure8",
     "leaderboard",
     "policies",
     "scan",

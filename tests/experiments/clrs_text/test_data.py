@@ -1,0 +1,129 @@
+"""Reading: our files, the published datasets, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+
+import datasets
+import pytest
+from clrs_text.small import SAMPLE
+
+from sharpmax import UserError
+from sharpmax.experiments.clrs_text import manifest
+from sharpmax.experiments.clrs_text.data import PUBLISHED, Sample, read
+
+SEEDS = (3, 14, 35, 81, 94)
+
+
+@pytest.fixture
+def copy(tmp_path):
+    return shutil.copytree(SAMPLE / "test", tmp_path / "test")
+
+
+def test_the_sample_is_read_as_it_was_written():
+    found = read(SAMPLE / "test", "test")
+    assert len(found.samples) == 16
+    assert {sample[:3] for sample in found.samples} == {
+        (name, size, seed)
+        for name, sizes in (("minimum", (4, 8)), ("bfs", (4, 6)))
+        for size in sizes
+        for seed in (3, 14)
+    }
+    question = "minimum:\nkey: [0.55 0.708 0.29 0.51]\nmin:\n"
+    assert found.samples[0] == Sample("minimum", 4, 3, question, "2\n\n")
+    assert found.about["sha256"] == manifest.load(SAMPLE / "test").sha256
+    assert found.about["versions"]["dm-clrs"] == "2.0.3"
+
+
+def test_some_of_it():
+    some = read(SAMPLE / "test", "test", algorithms=["bfs"], sizes=[6, 64], limit=1)
+    assert [sample[:3] for sample in some.samples] == [("bfs", 6, 3), ("bfs", 6, 14)]
+
+
+def test_damage_and_mistakes_are_one_sentence(copy):
+    for arguments, message in (
+        ((copy, "train"), "holds the test split, expected train"),
+        ((copy / "bfs.jsonl", "test"), "is a file: give the folder"),
+        ((copy / "nowhere", "test"), "is no folder of CLRS-Text: make one with sharpmax clrs gen"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read(*arguments)
+    with pytest.raises(UserError, match="unknown algorithm 'sort'"):
+        read(copy, "test", algorithms=["sort"])
+    with pytest.raises(UserError, match="has no samples of kmp_matcher at these sizes"):
+        read(copy, "test", algorithms=["bfs", "kmp_matcher"])
+    with pytest.raises(UserError, match="has no samples of the algorithms and sizes"):
+        read(copy, "test", sizes=[63])
+    path = copy / "bfs.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"[0 ", b"[1 ", 1))
+    with pytest.raises(UserError, match=r"bfs\.jsonl is damaged: its hash is not the one"):
+        read(copy, "test")
+    path.unlink()
+    with pytest.raises(UserError, match=r"bfs\.jsonl is missing"):
+        read(copy, "test")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content.pop("seeds"), "is damaged"),
+        (lambda content: content.update(format="poem"), "is not a manifest of CLRS-Text"),
+        (lambda content: content.update(sha256="0"), "its hash is not that of its files"),
+        (lambda content: content["files"].pop("bfs"), "lacks bfs: repeat sharpmax clrs generate"),
+    ],
+)
+def test_a_manifest_that_is_not_whole_is_refused(copy, change, message):
+    path = copy / manifest.NAME
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=message):
+        read(copy, "test")
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """A folder as `hf download tomg-group-umd/CLRS-Text-test` leaves it."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+    folder = tmp_path / "CLRS-Text-test"
+    (folder / "data").mkdir(parents=True)
+    for place, seed in enumerate(SEEDS):
+        rows = {
+            "question": [f"minimum:\nkey: [0.{seed} 0.99]\nmin:\n"],
+            "answer": ["0\n\n"],
+            "algo_name": ["minimum"],
+            "length": [2],
+            "use_hints": [False],
+        }
+        name = f"test_{place + 1}-00000-of-00001.parquet"
+        datasets.Dataset.from_dict(rows).to_parquet(folder / "data" / name)
+    return folder
+
+
+def test_the_published_test_sets_have_the_seeds_in_order(published):
+    found = read(published, "test")
+    expected = [
+        Sample("minimum", 2, seed, f"minimum:\nkey: [0.{seed} 0.99]\nmin:\n", "0\n\n")
+        for seed in SEEDS
+    ]
+    assert found.samples == expected
+    assert found.about["published"] == PUBLISHED["test"]
+
+
+def test_a_folder_that_is_not_the_dataset_is_refused(published):
+    with pytest.raises(UserError, match=r"cannot be read .*: expected the splits train"):
+        read(published, "train")
+    (published / "data" / "test_1-00000-of-00001.parquet").unlink()
+    rows = datasets.Dataset.from_dict({"question": ["?"], "answer": ["!"]})
+    rows.to_parquet(published / "data" / "test_1-00000-of-00001.parquet")
+    with pytest.raises(UserError, match=r"cannot be read|no column algo_name, length"):
+        read(published, "test")
+
+
+def test_the_hub_s_datasets_need_their_library(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match=r"needs datasets.*pip install 'sharpmax\[clrs\]'"):
+        read(PUBLISHED["train"], "train")

@@ -1,0 +1,189 @@
+"""Testing: greedy answers, exact match by algorithm, size and seed, and an arm is one entry."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from clrs_text.small import SAMPLE, TINY, gemma_folder, job
+
+import sharpmax as sx
+from sharpmax import UserError, plot
+from sharpmax.cli import tables
+from sharpmax.experiments.clrs_text import decode, evaluate, train
+from sharpmax.experiments.clrs_text.arms import ARMS, Arm
+from sharpmax.experiments.clrs_text.data import read
+from sharpmax.experiments.clrs_text.evaluate import Config
+from sharpmax.experiments.clrs_text.model import begun, opened
+from sharpmax.hf import passes, sharpen
+
+TEST = read(SAMPLE / "test", "test")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Both attentions, and a second seed of one of them."""
+    out = tmp_path_factory.mktemp("trained")
+    for attention, seed in (("softmax", 0), ("softmax", 1), ("adaptive", 0)):
+        train.run(job(out, seed, attention=attention))
+    return out
+
+
+@pytest.fixture(scope="module")
+def config(trained):
+    return Config(str(SAMPLE / "test"), str(trained), device="cpu", entropy_samples=2)
+
+
+@pytest.fixture(scope="module")
+def result(config):
+    return evaluate.run(config)
+
+
+def test_answers_are_what_generate_says():
+    ready = begun(TINY, seed=0)
+    model = ready.model.eval()
+    examples = ready.tokens.examples(TEST.samples)
+    longest = max(len(one.answer) for one in examples) + decode.MARGIN
+    for said, one in zip(decode.answers(model, examples, ready.tokens.end), examples, strict=True):
+        whole = model.generate(
+            torch.tensor([one.question]),
+            attention_mask=torch.ones(1, len(one.question), dtype=torch.long),
+            max_new_tokens=longest,
+            do_sample=False,
+        )[0, len(one.question) :].tolist()
+        assert said == whole[: len(said)]
+        assert said[-1] == ready.tokens.end or len(said) > len(one.answer)
+
+
+def test_batches_hold_questions_of_one_length_and_change_no_answer():
+    ready = begun(TINY, seed=0)
+    examples = ready.tokens.examples(TEST.samples)
+    groups = decode.by_length(examples, 2)
+    assert sorted(place for some in groups for place in some) == list(range(len(examples)))
+    lengths = [{len(examples[place].question) for place in some} for some in groups]
+    assert all(len(one) == 1 for one in lengths)
+    assert [one.pop() for one in lengths] == sorted(
+        len(examples[some[0]].question) for some in groups
+    )
+    with sharpen(ready.model.eval()):
+        few = decode.answers(ready.model, examples, ready.tokens.end, batch=1)
+        many = decode.answers(ready.model, examples, ready.tokens.end, batch=64)
+    assert [one[:3] for one in few] == [one[:3] for one in many]
+
+
+def test_exact_match_is_counted_by_algorithm_size_and_seed(config, monkeypatch):
+    """A model that knows the answers of one seed of `minimum`, and only those."""
+    ready = opened(str(config.trained) + "/softmax-seed0/model")
+    knows = [sample.algorithm == "minimum" and sample.seed == 3 for sample in TEST.samples]
+
+    def answers(model, examples, end, **_):
+        pairs = zip(examples, knows, strict=True)
+        return [list(one.answer) if known else [end] for one, known in pairs]
+
+    monkeypatch.setattr(decode, "answers", answers)
+    found = evaluate.run(replace(config, arms=("softmax",), samples=2, entropy_samples=0))
+    curves = {
+        name: one["arms"]["softmax"] for name, one in found.measurements["algorithms"].items()
+    }
+    assert curves["minimum"]["accuracy"] == [[[1.0, 1.0], [0.0, 0.0]]] * 2  # two trainings
+    assert curves["minimum"]["mean"] == [0.5, 0.5]
+    assert curves["minimum"]["std_tests"] == pytest.approx([2**-0.5] * 2)
+    assert curves["minimum"]["std_trainings"] == [0.0, 0.0]
+    assert curves["bfs"]["mean"] == [0.0, 0.0]
+    assert curves["bfs"]["mean_entropy"] == [None, None]
+    assert ready.tokens.name.endswith("softmax-seed0/model")
+
+
+def test_a_figure_has_all_arms_sizes_and_entropies(result):
+    found = result.measurements
+    assert result.kind == "figure8"
+    assert list(found["labels"]) == ["softmax", "adaptive", "inference"]
+    assert found["test_seeds"] == [3, 14]
+    one = found["algorithms"]["bfs"]
+    assert (one["sizes"], one["train_sizes"]) == ([4, 6], [4, 5])
+    shapes = {name: np.shape(curve["entropy"]) for name, curve in one["arms"].items()}
+    assert shapes == {"softmax": (2, 2, 2, 2), "adaptive": (1, 2, 2, 2), "inference": (2, 2, 2, 2)}
+    assert one["arms"]["adaptive"]["std_trainings"] is None
+    assert {row["attention"] for row in found["trainings"]} == {"softmax", "adaptive"}
+
+
+def test_the_entropy_is_that_of_the_arm_s_own_weights(config, result):
+    """Of the same model: sharpened by the paper's policy, it is lower."""
+    curves = result.measurements["algorithms"]["minimum"]["arms"]
+    assert np.all(
+        np.array(curves["inference"]["entropy"]) <= np.array(curves["softmax"]["entropy"])
+    )
+    assert curves["inference"]["mean_entropy"][0] < curves["softmax"]["mean_entropy"][0] - 0.01
+    ready = opened(f"{config.trained}/softmax-seed0/model")
+    some = [one for one in TEST.samples if one[:2] == ("minimum", 4)][:2]
+    plan = passes.Plan.of(ready.model, None, None)
+    expected = np.mean(
+        [
+            passes.run(ready.model, plan, list(one.question), sx.PAPER, lambda: None).arrays[
+                "last_entropy"
+            ]
+            for one in ready.tokens.examples(some)
+        ],
+        axis=0,
+    )
+    np.testing.assert_allclose(curves["inference"]["entropy"][0][0], expected, rtol=1e-5)
+
+
+def test_one_more_arm_is_one_more_entry(config):
+    seen = []
+
+    @contextlib.contextmanager
+    def fitted(subject):
+        seen.append([len(subject.examples(5)), subject.model.training])
+        with sharpen(subject.model, sx.Constant(2.0), heads=[0]):
+            yield
+
+    arms = ARMS | {"calibrated": Arm("softmax", fitted, "calibrated by head")}
+    chosen = replace(config, arms=("calibrated",), sizes=(4,), samples=1, entropy_samples=1)
+    found = evaluate.run(chosen, arms=arms)
+    assert seen == [[5, False]] * 2
+    assert found.measurements["labels"] == {"calibrated": "calibrated by head"}
+    assert len(plot.draw(found).axes) >= 2
+
+
+def test_what_is_finished_is_not_tested_again(config, result, monkeypatch):
+    def fail(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(evaluate, "_examine", fail)
+    assert evaluate.run(config).measurements == result.measurements
+    with pytest.raises(AssertionError):
+        evaluate.run(replace(config, samples=1))
+
+
+def test_what_cannot_be_tested_is_refused(config, tmp_path):
+    for changes, message in (
+        ({"arms": ("sharp",)}, "unknown arm 'sharp': expected one of softmax, adaptive, inference"),
+        ({"trained": str(tmp_path)}, "holds no finished training: run sharpmax clrs train first"),
+        ({"algorithms": ("heapsort",)}, "has no samples of"),
+    ):
+        with pytest.raises(UserError, match=message):
+            evaluate.run(replace(config, **changes))
+    train.run(job(tmp_path))
+    with pytest.raises(
+        UserError, match="arm 'adaptive' needs a model trained with adaptive attent"
+    ):
+        evaluate.run(replace(config, trained=str(tmp_path)))
+
+
+def test_a_model_that_is_no_decoder_of_text_is_refused(tmp_path):
+    folder = gemma_folder(tmp_path / "gemma")
+    path = folder / "tokenizer_config.json"
+    path.write_text(path.read_text().replace('"eos_token": "\\u0001",', ""))
+    with pytest.raises(UserError, match="a tokenizer without an end of text"):
+        opened(str(folder))
+
+
+def test_the_table_has_a_line_an_algorithm_and_arm(result, capsys):
+    tables.show(result)
+    out = capsys.readouterr().out
+    assert "minimum" in out
+    assert out.count("adaptive") >= 2

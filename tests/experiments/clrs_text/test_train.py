@@ -1,0 +1,299 @@
+"""Training: the adaptive arm is the reference's mathematics, a killed training goes on to the same
+losses, and several devices find the same ones.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from clrs_text.small import SHRUNK, TINY, gemma_folder, job, train_data
+from filelock import FileLock
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM
+
+from sharpmax import UserError
+from sharpmax.experiments.clrs_text import train
+from sharpmax.experiments.clrs_text.arms import trained_with
+from sharpmax.experiments.clrs_text.batches import collate
+from sharpmax.experiments.clrs_text.data import Sample
+from sharpmax.experiments.clrs_text.model import begun
+from sharpmax.experiments.clrs_text.settings import check, shape_of
+from sharpmax.hf import attention
+from sharpmax.results import Result
+from sharpmax.torch import scaled_dot_product_attention
+
+CPU = torch.device("cpu")
+
+
+def gradients(model, batch):
+    model.zero_grad()
+    loss = train.answer_loss(model, batch, CPU)
+    loss.backward()
+    return loss.detach(), {name: one.grad.clone() for name, one in model.named_parameters()}
+
+
+def test_the_adaptive_arm_trains_by_the_reference(monkeypatch):
+    """Loss and every gradient, on the Gemma that is trained, in float64; plain attention differs."""
+    ready = begun(TINY, seed=0)
+    model = ready.model.double().train()
+    for name, parameter in model.named_parameters():
+        if "q_proj" in name or "k_proj" in name:
+            parameter.data *= 12.0  # rows between sharp and flat, where the policy has a slope
+    batch = collate(ready.tokens.examples(train_data().samples)[:6], ready.tokens.pad)
+    with trained_with(model, "adaptive"):
+        loss, found = gradients(model, batch)
+        monkeypatch.setattr(
+            attention,
+            "scaled_dot_product_attention",
+            functools.partial(scaled_dot_product_attention, impl="reference"),
+        )
+        expected_loss, expected = gradients(model, batch)
+    with trained_with(model, "softmax"):
+        plain_loss, plain = gradients(model, batch)
+    torch.testing.assert_close(loss, expected_loss, rtol=1e-10, atol=0)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-7, atol=1e-9)
+    assert abs(plain_loss - loss) > 1e-3
+    assert max((plain[name] - found[name]).abs().max() for name in found) > 1e-3
+
+
+def test_the_loss_is_that_of_the_answer_alone():
+    ready = begun(TINY, seed=0)
+    samples = [Sample("minimum", 4, 0, "minimum:\nkey: [0.1 0.2]\nmin:\n", "0\n\n")]
+    (one,) = ready.tokens.examples(samples)
+    whole = torch.tensor([one.question + one.answer])
+    logits = ready.model(whole).logits[0].log_softmax(-1)
+    places = range(len(one.question) - 1, whole.shape[1] - 1)
+    expected = -sum(logits[place, whole[0, place + 1]] for place in places) / len(one.answer)
+    found = train.answer_loss(ready.model, collate([one], ready.tokens.pad), CPU)
+    torch.testing.assert_close(found, expected)
+
+
+def test_padding_and_neighbours_change_nothing():
+    ready = begun(TINY, seed=0)
+    examples = ready.tokens.examples(train_data().samples)[:5]
+    assert len({one.length for one in examples}) > 1
+    alone = sum(train.answer_loss(ready.model, collate([one], 0), CPU) for one in examples)
+    torch.testing.assert_close(train.answer_loss(ready.model, collate(examples, 0), CPU), alone)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A training that nobody disturbed."""
+    one = job(tmp_path_factory.mktemp("whole"), attention="adaptive")
+    return one, train.run(one)
+
+
+def test_a_training_learns_and_leaves_a_model(whole):
+    one, result = whole
+    losses = result.arrays["losses"]
+    assert len(losses) == TINY.steps
+    assert losses[-1] < 0.8 * losses[0]
+    assert result.measurements["sizes"] == {"bfs": [4, 5], "minimum": [4, 5]}
+    assert result.config["data"]["samples"] == 8
+    model = AutoModelForCausalLM.from_pretrained(one.folder / "model")
+    with safe_open(one.folder / "checkpoint.safetensors", "pt") as stored:
+        for name, parameter in model.named_parameters():
+            assert torch.equal(parameter, stored.get_tensor(f"weights.{name}")), name
+    again = train.run(one)  # found, and not trained again
+    assert again.provenance == result.provenance
+
+
+def test_arms_and_seeds_differ_from_the_first_steps(whole, tmp_path):
+    for other in (job(tmp_path, attention="softmax"), job(tmp_path, 1, attention="adaptive")):
+        assert not np.array_equal(train.run(other).arrays["losses"], whole[1].arrays["losses"])
+
+
+class Stop(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("after", [3, 4])
+def test_a_stopped_training_goes_on_to_the_same_losses(whole, tmp_path, after):
+    """Stopped on a checkpoint, and a step after it."""
+
+    def stop(step, loss):
+        if step == after:
+            raise Stop
+
+    one = job(tmp_path, attention="adaptive")
+    with pytest.raises(Stop):
+        train.run(one, progress=stop, checkpoint_every=3)
+    assert not one.record.exists()
+    steps = []
+    result = train.run(one, progress=lambda step, loss: steps.append(step), checkpoint_every=3)
+    assert steps == [4, 5, 6]
+    np.testing.assert_array_equal(result.arrays["losses"], whole[1].arrays["losses"])
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from clrs_text.small import job
+from sharpmax.experiments.clrs_text import train
+def wait(step, loss):
+    if step == 5:
+        time.sleep(600)
+train.run(job(Path(sys.argv[1]), attention="adaptive"), progress=wait, checkpoint_every=2)
+"""
+
+
+def test_a_killed_process_leaves_what_another_goes_on_from(whole, tmp_path):
+    tests = Path(__file__).parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path)],
+        env={"PYTHONPATH": f"{tests}:{tests / 'experiments'}", "OMP_NUM_THREADS": "1"},
+    )
+    one = job(tmp_path, attention="adaptive")
+    path = one.folder / "checkpoint.safetensors"
+
+    def step() -> int:
+        if not path.exists():
+            return 0
+        with safe_open(path, "pt") as stored:
+            return len(stored.get_tensor("losses"))
+
+    deadline = time.monotonic() + 300
+    while step() < 4 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert step() == 4
+    result = train.run(one)
+    np.testing.assert_array_equal(result.arrays["losses"], whole[1].arrays["losses"])
+
+
+def test_what_is_there_is_not_continued_under_other_settings(whole, tmp_path):
+    one, _ = whole
+    with pytest.raises(UserError, match="holds a training with other settings or data"):
+        train.run(replace(one, training=replace(one.training, steps=7)))
+    other = job(tmp_path)
+    with pytest.raises(Stop):
+        train.run(other, progress=_stop_at_once, checkpoint_every=1)
+    changed = replace(other, training=replace(other.training, learning_rate=0.5))
+    with pytest.raises(
+        UserError, match=r"learning_rate: 0.01 and not 0.5\): choose another folder"
+    ):
+        train.run(changed)
+    path = other.folder / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UserError, match=r"checkpoint\.safetensors is damaged"):
+        train.run(other)
+    with FileLock(other.folder / "training.lock"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "WAIT_FOR_LOCK", 0.1)
+        with pytest.raises(UserError, match="is being trained by another process"):
+            train.run(other)
+
+
+def _stop_at_once(step, loss):
+    raise Stop
+
+
+def test_a_training_that_diverges_is_stopped(tmp_path):
+    with pytest.raises(UserError, match=r"training diverged: the loss of step \d+ is"):
+        train.run(job(tmp_path, learning_rate=1e30, clip=1e30))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention": "sharp"}, "unknown attention 'sharp': expected one of softmax, adaptive"),
+        (
+            {"precision": "int4"},
+            "unknown precision 'int4': expected one of auto, float32, bfloat16",
+        ),
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"growing": 1.0}, "growing is a share of the steps below 1"),
+        ({"learning_rate": 0.0}, "the learning rate must be above 0"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(changes, message):
+    with pytest.raises(UserError, match=message):
+        check(replace(TINY, **changes))
+
+
+def test_shapes_are_read_from_a_line():
+    assert shape_of("width=64, layers=2") == replace(shape_of("width=64"), layers=2)
+    with pytest.raises(UserError, match=r"shape 'depth=2': expected one of width, layers"):
+        shape_of("depth=2")
+
+
+def test_a_step_must_be_shared_out_evenly(tmp_path):
+    with pytest.raises(UserError, match="a batch of 4 samples, 3 at a time, on 1 devices"):
+        train.run(job(tmp_path, micro=3))
+
+
+def test_gemma_2b_in_small_is_fine_tuned_with_its_own_tokenizer(tmp_path):
+    """The path of `--model google/gemma-2b`: a folder with its config, weights and tokenizer."""
+    folder = gemma_folder(tmp_path / "gemma-2b")
+    one = job(tmp_path, attention="adaptive", model=str(folder), saving_memory=True)
+    result = train.run(one)
+    losses = result.arrays["losses"]
+    assert losses[0] == pytest.approx(np.log(SHRUNK["vocab_size"]), rel=0.05)
+    assert losses[-1] < losses[0]
+    assert result.measurements["model"] == str(folder)
+    assert "shape" not in result.config["training"]
+    trained = AutoModelForCausalLM.from_pretrained(one.folder / "model")
+    assert trained.config.num_key_value_heads == 1
+    before = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    changed = {
+        name for name, one in trained.state_dict().items() if not torch.equal(one, before[name])
+    }
+    assert changed == set(before)
+
+
+def test_a_sample_that_has_no_room_is_named(tmp_path):
+    narrow = replace(TINY, shape=replace(TINY.shape, context=16))
+    with pytest.raises(UserError, match=r"has \d+ tokens, and the model's context has room for 16"):
+        train.run(replace(job(tmp_path), training=narrow))
+
+
+PROCESSES = """
+import sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from clrs_text.small import job
+from sharpmax.experiments.clrs_text import train
+train.run(job(Path(sys.argv[1]), attention="adaptive"), checkpoint_every=2)
+"""
+
+
+def test_two_processes_find_the_same_losses(whole, tmp_path):
+    """By `accelerate launch`, each with half of every step's samples."""
+    tests = Path(__file__).parents[2]
+    script = tmp_path / "script.py"
+    script.write_text(PROCESSES)
+    command = [
+        Path(sys.executable).with_name("accelerate"),
+        "launch",
+        "--cpu",
+        "--num_processes",
+        "2",
+    ]
+    done = subprocess.run(
+        [*command, "--num_machines", "1", "--main_process_port", "0", script, str(tmp_path)],
+        env={
+            "PATH": str(Path(sys.executable).parent),
+            "HOME": str(tmp_path),
+            "PYTHONPATH": f"{tests}:{tests / 'experiments'}",
+            "OMP_NUM_THREADS": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = Result.load(job(tmp_path, attention="adaptive").record)
+    np.testing.assert_allclose(result.arrays["losses"], whole[1].arrays["losses"], rtol=1e-4)
