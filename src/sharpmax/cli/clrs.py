@@ -13,10 +13,10 @@ from rich.progress import Progress
 
 from sharpmax._errors import UserError
 from sharpmax._files import refuse_overwriting
-from sharpmax.cli.options import Device, Overwrite, Processes
+from sharpmax.cli.options import Device, Overwrite, Processes, numbers
 from sharpmax.cli.progress import COLUMNS, bars
 from sharpmax.cli.reproduce import files_of, show
-from sharpmax.cli.scan import numbers, say
+from sharpmax.cli.scan import say
 
 clrs = typer.Typer(
     help="CLRS-Text: teach a language model thirty algorithms, and test it at larger sizes."
@@ -231,8 +231,17 @@ def evaluate(
     arm: Annotated[
         list[str] | None,
         typer.Option(
-            help="softmax, adaptive (trained and tested) or inference (adaptive when tested only). "
-            "Repeat for several. Default: all.",
+            help="softmax, adaptive (trained and tested), inference (adaptive when tested only) or "
+            "calibrated (a few heads, chosen by --calibration). Repeat for several. Default: all, "
+            "calibrated only with --calibration.",
+            show_default=False,
+        ),
+    ] = None,
+    calibration: Annotated[
+        str | None,
+        typer.Option(
+            help="A folder of test data with other seeds, at sizes trained at and beyond.",
+            metavar="DATA",
             show_default=False,
         ),
     ] = None,
@@ -258,7 +267,7 @@ def evaluate(
 
     from sharpmax import plot
     from sharpmax.experiments.clrs_text import evaluate as evaluating
-    from sharpmax.experiments.clrs_text.arms import ARMS
+    from sharpmax.experiments.clrs_text.arms import ARMS, PAPERS
     from sharpmax.plot import style
 
     if threads is not None:
@@ -266,7 +275,8 @@ def evaluate(
     config = evaluating.Config(
         data,
         str(trained),
-        arms=tuple(arm or ARMS),
+        calibration,
+        arms=tuple(arm or (ARMS if calibration else PAPERS)),
         algorithms=tuple(algorithm or ()),
         sizes=() if sizes is None else tuple(numbers("--sizes", sizes)),
         samples=samples,

@@ -52,6 +52,10 @@ FACTORS = (1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0)
 """Inverse temperatures at which the entropy of long inputs is measured."""
 
 
+class NothingToGain(UserError):  # noqa: N818 - an answer, not a mistake
+    """No head of this model is worth sharpening for this task."""
+
+
 @dataclass(frozen=True)
 class _Found:
     """What was measured, by layer and head."""
@@ -65,7 +69,7 @@ class _Found:
 def calibrate(
     model: PreTrainedModel,
     tokenizer: Any,
-    task: str | UserTask = "lookup",
+    task: str | Task | UserTask = "lookup",
     *,
     choose: str = "answers",
     short: Sequence[int] | None = None,
@@ -179,7 +183,9 @@ def _chosen(found: _Found, choose: str) -> Bool[np.ndarray, "layers heads"]:
         chosen = (found.short <= SHARP) & (found.long[0] - found.short >= RISE)
         reason = f"no head has at most {SHARP} nats on short inputs and {RISE} more on long ones"
     if not chosen.any():
-        raise UserError(f"{reason}: there is nothing to calibrate on this task (choose={choose})")
+        raise NothingToGain(
+            f"{reason}: there is nothing to calibrate on this task (choose={choose})"
+        )
     return chosen
 
 
@@ -255,7 +261,7 @@ def _best_rate(
             bar.step()
     best = max(tried, key=lambda rate: tried[rate])
     if tried[best] <= plain:
-        raise UserError(
+        raise NothingToGain(
             f"sharpening {len(draft.heads)} heads, chosen on short inputs, makes the answers to "
             f"long ones less probable at every rate ({plain:.2f} nats before, at best "
             f"{tried[best]:.2f}): this task gains nothing by it"

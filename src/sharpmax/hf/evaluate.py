@@ -23,7 +23,7 @@ from sharpmax.hf.fingerprint import fingerprint
 from sharpmax.hf.marks import Keeper, Marks
 from sharpmax.hf.scan import described
 from sharpmax.hf.switch import evaluating
-from sharpmax.hf.tasks import Case, UserTask, cases, task_of
+from sharpmax.hf.tasks import Case, Task, UserTask, cases, task_of
 from sharpmax.policies import PAPER, Policy
 from sharpmax.results import Result, Stopwatch
 
@@ -66,7 +66,7 @@ class Evaluation(Result):
 def evaluate(
     model: PreTrainedModel,
     tokenizer: Any,
-    task: str | UserTask = "lookup",
+    task: str | Task | UserTask = "lookup",
     policies: Mapping[str, Arm | Policy | Calibration | str | Path] | None = None,
     *,
     lengths: Sequence[int] | None = None,

@@ -63,8 +63,10 @@ UserTask = Callable[[int, np.random.Generator], tuple[str, str]]
 a space before it, would begin, and the answer."""
 
 
-def task_of(task: str | UserTask) -> Task:
+def task_of(task: str | Task | UserTask) -> Task:
     """The task of this name, or the user's own."""
+    if isinstance(task, Task):
+        return task
     if callable(task):
         return _own(task)
     if task not in TASKS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,14 +14,15 @@ from clrs_text.small import SAMPLE, TINY, gemma_folder, job
 import sharpmax as sx
 from sharpmax import UserError, plot
 from sharpmax.cli import tables
-from sharpmax.experiments.clrs_text import decode, evaluate, train
-from sharpmax.experiments.clrs_text.arms import ARMS, Arm
+from sharpmax.experiments.clrs_text import decode, evaluate, exam, generate, train
+from sharpmax.experiments.clrs_text.arms import ARMS, Arm, Subject, by_head
 from sharpmax.experiments.clrs_text.data import read
 from sharpmax.experiments.clrs_text.evaluate import Config
 from sharpmax.experiments.clrs_text.model import begun, opened
 from sharpmax.hf import passes, sharpen
 
 TEST = read(SAMPLE / "test", "test")
+calibrate = sys.modules["sharpmax.hf.calibrate"]  # its function has the same name
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +79,14 @@ def test_batches_hold_questions_of_one_length_and_change_no_answer():
 def test_exact_match_is_counted_by_algorithm_size_and_seed(config, monkeypatch):
     """A model that knows the answers of one seed of `minimum`, and only those."""
     ready = opened(str(config.trained) + "/softmax-seed0/model")
-    knows = [sample.algorithm == "minimum" and sample.seed == 3 for sample in TEST.samples]
+    knows = {
+        ready.tokens.examples([sample])[0]
+        for sample in TEST.samples
+        if sample.algorithm == "minimum" and sample.seed == 3
+    }
 
     def answers(model, examples, end, **_):
-        pairs = zip(examples, knows, strict=True)
-        return [list(one.answer) if known else [end] for one, known in pairs]
+        return [list(one.answer) if one in knows else [end] for one in examples]
 
     monkeypatch.setattr(decode, "answers", answers)
     found = evaluate.run(replace(config, arms=("softmax",), samples=2, entropy_samples=0))
@@ -136,24 +141,88 @@ def test_one_more_arm_is_one_more_entry(config):
     seen = []
 
     @contextlib.contextmanager
-    def fitted(subject):
-        seen.append([len(subject.examples(5)), subject.model.training])
+    def mine(subject):
+        seen.append((subject.algorithm, subject.trained_to, subject.model.training))
+        subject.notes["factor"] = 2.0
         with sharpen(subject.model, sx.Constant(2.0), heads=[0]):
             yield
 
-    arms = ARMS | {"calibrated": Arm("softmax", fitted, "calibrated by head")}
-    chosen = replace(config, arms=("calibrated",), sizes=(4,), samples=1, entropy_samples=1)
+    arms = ARMS | {"mine": Arm("softmax", mine, "twice as sharp")}
+    chosen = replace(config, arms=("mine",), sizes=(4,), samples=1, entropy_samples=1)
     found = evaluate.run(chosen, arms=arms)
-    assert seen == [[5, False]] * 2
-    assert found.measurements["labels"] == {"calibrated": "calibrated by head"}
+    assert seen == [("minimum", 5, False), ("bfs", 5, False)] * 2
+    assert found.measurements["labels"] == {"mine": "twice as sharp"}
+    curve = found.measurements["algorithms"]["bfs"]["arms"]["mine"]
+    assert curve["notes"] == [{"factor": 2.0}] * 2
     assert len(plot.draw(found).axes) >= 2
+
+
+@pytest.fixture(scope="module")
+def calibration(tmp_path_factory):
+    """Of another seed, at a size trained at and one beyond."""
+    folder = tmp_path_factory.mktemp("data") / "calibration"
+    sizes = {"minimum": (5, 8), "bfs": (5, 8)}
+    generate.run(generate.Config("test", sizes, (1,), 12), folder, processes=1)
+    return str(folder)
+
+
+def test_the_calibrated_arm_sharpens_the_chosen_heads_beyond_the_sizes_trained_at(
+    config, calibration, monkeypatch
+):
+    """As `sharpmax.hf.calibrate` finds them on the same questions; up to there nothing changes."""
+    monkeypatch.setattr(calibrate, "ERRORS", -1e9)  # after six steps of training all is chance,
+    monkeypatch.setattr(calibrate, "SHARE", -1e9)  # so every head is taken
+    both = replace(config, calibration=calibration, arms=("softmax", "calibrated"))
+    found = evaluate.run(both).measurements["algorithms"]["bfs"]
+    plain, fitted = (found["arms"][name] for name in both.arms)
+    sizes = found["sizes"]
+    assert sizes == [4, 6]
+    calibrated = [place for place, notes in enumerate(fitted["notes"]) if "heads" in notes]
+    assert calibrated  # of two trainings, one at least gains
+    for place in calibrated:
+        notes = fitted["notes"][place]
+        assert notes["heads"] == [[0, 0], [0, 1], [1, 0], [1, 1]]
+        assert max(notes["by_rate"].values()) > notes["by_rate"]["0"]
+        ready = opened(f"{config.trained}/softmax-seed{place}/model")
+        samples = [one for one in read(calibration, "test").samples if one.algorithm == "bfs"]
+        subject = Subject(ready.model, ready.tokens, "bfs", 5, tuple(samples))
+        longest = max(one.length for one in ready.tokens.examples(samples) if one.size == 5)
+        assert notes["from_tokens"] == longest
+        with by_head(subject):
+            assert subject.notes == notes
+        np.testing.assert_allclose(fitted["entropy"][place][0], plain["entropy"][place][0], 1e-6)
+        assert np.mean(fitted["entropy"][place][1]) < np.mean(plain["entropy"][place][1])
+
+
+def test_where_no_head_helps_nothing_is_changed_and_the_reason_is_kept(
+    config, calibration, monkeypatch
+):
+    monkeypatch.setattr(calibrate, "ERRORS", 1e9)
+    both = replace(config, calibration=calibration, arms=("softmax", "calibrated"), samples=1)
+    found = evaluate.run(both).measurements["algorithms"]["minimum"]["arms"]
+    assert found["calibrated"]["accuracy"] == found["softmax"]["accuracy"]
+    assert found["calibrated"]["entropy"] == found["softmax"]["entropy"]
+    for notes in found["calibrated"]["notes"]:
+        assert notes["nothing"].startswith("no head whose sharpening clearly helps")
+
+
+def test_a_calibration_without_the_right_samples_is_refused(config, calibration, tmp_path):
+    fitted = replace(config, arms=("calibrated",))
+    with pytest.raises(UserError, match="arm 'calibrated' needs samples of its own"):
+        evaluate.run(fitted)
+    with pytest.raises(UserError, match="has the seed 3 of the test set: calibrate on others"):
+        evaluate.run(replace(fitted, calibration=config.data))
+    generate.run(generate.Config("test", {"minimum": (5,)}, (1,), 4), tmp_path / "d", processes=1)
+    here = replace(fitted, calibration=str(tmp_path / "d"), algorithms=("minimum",))
+    with pytest.raises(UserError, match=r"have sizes \[5\] of minimum: expected one up to 5, the"):
+        evaluate.run(here)
 
 
 def test_what_is_finished_is_not_tested_again(config, result, monkeypatch):
     def fail(*_):
         raise AssertionError
 
-    monkeypatch.setattr(evaluate, "_examine", fail)
+    monkeypatch.setattr(exam.Exam, "of", fail)
     assert evaluate.run(config).measurements == result.measurements
     with pytest.raises(AssertionError):
         evaluate.run(replace(config, samples=1))

@@ -17,12 +17,9 @@ import numpy as np
 
 from sharpmax._errors import UserError
 from sharpmax._files import write_atomically
-from sharpmax.experiments.clrs_text import decode
-from sharpmax.experiments.clrs_text.arms import ARMS, Arm, Subject
-from sharpmax.experiments.clrs_text.data import Sample, Source, read
-from sharpmax.experiments.clrs_text.model import Ready, check_room, opened
-from sharpmax.experiments.clrs_text.tokens import Example
-from sharpmax.hf import passes
+from sharpmax.experiments.clrs_text.arms import ARMS, PAPERS, Arm
+from sharpmax.experiments.clrs_text.data import Source, read
+from sharpmax.experiments.clrs_text.exam import Exam, Trained, finished
 from sharpmax.results import Result, Stopwatch
 
 Progress = Callable[[str, int, int, float], None]
@@ -39,7 +36,9 @@ class Config:
     """The test split: a folder, or the published dataset."""
     trained: str
     """The folder that `train` wrote into."""
-    arms: tuple[str, ...] = tuple(ARMS)
+    calibration: str | None = None
+    """Data of other seeds, also at sizes beyond those trained at, for arms that are fitted."""
+    arms: tuple[str, ...] = PAPERS
     algorithms: tuple[str, ...] = ()
     """All of the data, or these."""
     sizes: tuple[int, ...] = ()
@@ -52,22 +51,6 @@ class Config:
     dtype: str = "float32"
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A model that `train` finished."""
-
-    folder: Path
-    record: Result
-
-    @property
-    def attention(self) -> str:
-        return str(self.record.config["training"]["attention"])
-
-    @property
-    def seed(self) -> int:
-        return self.record.seeds[0]
-
-
 def run(
     config: Config, *, progress: Progress | None = None, arms: dict[str, Arm] | None = None
 ) -> Result:
@@ -75,17 +58,16 @@ def run(
     model and arm that it finished.
     """
     watch, arms = Stopwatch(), ARMS if arms is None else arms
-    unknown = [name for name in config.arms if name not in arms]
-    if unknown:
-        raise UserError(f"unknown arm {unknown[0]!r}: expected one of {', '.join(arms)}")
     found = finished(Path(config.trained))
     units = list(_units(config, found, arms))
-    source = read(
-        config.data,
-        "test",
-        algorithms=config.algorithms,
-        sizes=config.sizes,
-        limit=config.samples,
+    source, calibration = _read(config, arms)
+    exam = Exam(
+        source.samples,
+        () if calibration is None else calibration.samples,
+        config.entropy_samples,
+        config.batch,
+        config.device,
+        config.dtype,
     )
     marks: dict[str, list[dict[str, Any]]] = {}
     for place, (name, trained) in enumerate(units):
@@ -94,27 +76,44 @@ def run(
             if progress is not None:
                 progress("testing", len(units), place, share)
 
-        path = _part(config, arms[name], name, trained, source)
+        fitted = calibration if arms[name].calibrated else None
+        path = _part(config, arms[name], name, trained, source, fitted)
         if not path.exists():
-            examined = _examine(config, arms[name], trained, source, told)
+            examined = exam.of(arms[name], trained, told)
             write_atomically(path, json.dumps(examined).encode())
         marks.setdefault(name, []).append(json.loads(path.read_text("utf-8")))
         told(1.0)
     return _result(config, arms, found, source, marks, watch)
 
 
-def finished(folder: Path) -> list[Trained]:
-    """The trained models of a folder."""
-    records = sorted(folder.glob("*/training.json"))
-    if not records:
-        raise UserError(f"{folder} holds no finished training: run sharpmax clrs train first")
-    return [Trained(path.parent, Result.load(path)) for path in records]
+def _read(config: Config, arms: dict[str, Arm]) -> tuple[Source, Source | None]:
+    """The test set, and what the arms that need it are fitted to."""
+    chosen = {"algorithms": config.algorithms, "sizes": config.sizes, "limit": config.samples}
+    source = read(config.data, "test", **chosen)  # type: ignore[arg-type]
+    fitted = [name for name in config.arms if arms[name].calibrated]
+    if not fitted:
+        return source, None
+    if config.calibration is None:
+        raise UserError(
+            f"arm {fitted[0]!r} needs samples of its own: generate some with other seeds, at sizes "
+            "trained at and beyond, and name their folder (--calibration)"
+        )
+    asked = dict.fromkeys(sample.algorithm for sample in source.samples)
+    calibration = read(config.calibration, "test", algorithms=tuple(asked))
+    seen = {sample.seed for sample in calibration.samples}
+    if both := seen & {sample.seed for sample in source.samples}:
+        raise UserError(
+            f"{config.calibration} has the seed {min(both)} of the test set: calibrate on others"
+        )
+    return source, calibration
 
 
 def _units(
     config: Config, found: list[Trained], arms: dict[str, Arm]
 ) -> Iterator[tuple[str, Trained]]:
     for name in config.arms:
+        if name not in arms:
+            raise UserError(f"unknown arm {name!r}: expected one of {', '.join(arms)}")
         fitting = [one for one in found if one.attention == arms[name].attention]
         if not fitting:
             raise UserError(
@@ -124,76 +123,25 @@ def _units(
         yield from ((name, one) for one in sorted(fitting, key=lambda one: one.seed))
 
 
-def _part(config: Config, arm: Arm, name: str, trained: Trained, source: Source) -> Path:
+def _part(
+    config: Config,
+    arm: Arm,
+    name: str,
+    trained: Trained,
+    source: Source,
+    calibration: Source | None,
+) -> Path:
+    """Named by all that its numbers depend on."""
+    places = dict.fromkeys(("data", "trained", "calibration", "batch"))
     made_of = {
-        "config": {**asdict(config), "arms": name, "batch": None, "data": None, "trained": None},
+        "config": {**asdict(config), "arms": name, **places},
         "label": arm.label,
         "data": source.about,
+        "calibration": None if calibration is None else calibration.about,
         "training": trained.record.config,
     }
     digest = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
     return Path(config.trained) / PARTS / f"{name}-seed{trained.seed}-{digest[:12]}.json"
-
-
-def _examine(
-    config: Config, arm: Arm, trained: Trained, source: Source, told: Callable[[float], None]
-) -> dict[str, Any]:
-    """One model in one arm."""
-    ready = opened(str(trained.folder / "model"), config.device, config.dtype)
-    examples = ready.tokens.examples(source.samples)
-    check_room(ready.model, examples)
-    done, total = 0, len(examples)
-
-    def answered(count: int) -> None:
-        nonlocal done
-        done += count
-        told(0.999 * done / total)  # 1 is said when it is on disk
-
-    with arm.testing(_subject(ready, trained)):
-        said = decode.answers(
-            ready.model, examples, ready.tokens.end, batch=config.batch, answered=answered
-        )
-        entropy = _entropy(config, ready, source.samples, examples)
-    right: dict[str, dict[str, dict[str, list[int]]]] = {}
-    for sample, tokens in zip(source.samples, said, strict=True):
-        by_seed = right.setdefault(sample.algorithm, {}).setdefault(str(sample.size), {})
-        counts = by_seed.setdefault(str(sample.seed), [0, 0])
-        counts[0] += ready.tokens.is_right(sample, tokens)
-        counts[1] += 1
-    return {"seed": trained.seed, "right": right, "entropy": entropy}
-
-
-def _subject(ready: Ready, trained: Trained) -> Subject:
-    place = trained.record.measurements["data"]
-
-    def examples(count: int) -> list[Example]:
-        samples = read(place, "train").samples
-        chosen = np.random.default_rng(0).choice(len(samples), min(count, len(samples)), False)
-        return ready.tokens.examples([samples[place] for place in chosen])
-
-    return Subject(ready.model, ready.tokens.tokenizer, examples)
-
-
-def _entropy(
-    config: Config, ready: Ready, samples: list[Sample], examples: list[Example]
-) -> dict[str, dict[str, Any]]:
-    """By algorithm and size, [layer, head]: the mean over some questions, at their last token."""
-    chosen: dict[tuple[str, int], list[Example]] = {}
-    for sample, example in zip(samples, examples, strict=True):
-        some = chosen.setdefault((sample.algorithm, sample.size), [])
-        if len(some) < config.entropy_samples:
-            some.append(example)
-    found: dict[str, dict[str, Any]] = {}
-    plan = passes.Plan.of(ready.model, None, None)
-    for (algorithm, size), some in chosen.items():
-        if some:
-            seen = [
-                passes.run(ready.model, plan, list(one.question), None, lambda: None).arrays
-                for one in some
-            ]
-            mean = np.mean([one["last_entropy"] for one in seen], axis=0)
-            found.setdefault(algorithm, {})[str(size)] = mean.tolist()
-    return found
 
 
 def _result(
@@ -210,7 +158,7 @@ def _result(
         sizes = sorted({one.size for one in source.samples if one.algorithm == algorithm})
         algorithms[algorithm] = {
             "sizes": sizes,
-            "train_sizes": found[0].record.measurements["sizes"].get(algorithm, []),
+            "train_sizes": found[0].sizes(algorithm),
             "arms": {name: _curve(marks[name], algorithm, sizes, seeds) for name in config.arms},
         }
     return Result(
@@ -258,6 +206,7 @@ def _curve(
         "mean": accuracy.mean((0, 1)),
         "std_tests": accuracy.mean(0).std(0, ddof=1) if len(seeds) > 1 else None,
         "std_trainings": accuracy.mean(1).std(0, ddof=1) if len(marks) > 1 else None,
+        "notes": [one["notes"][algorithm] for one in marks],
         "entropy": entropy,
         "mean_entropy": [
             None if entropy[0][place] is None else float(np.mean([one[place] for one in entropy]))

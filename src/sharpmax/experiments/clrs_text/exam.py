@@ -1,0 +1,125 @@
+"""One trained model in one arm: which questions it answers, and how sharp its heads are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sharpmax._errors import UserError
+from sharpmax.experiments.clrs_text import decode
+from sharpmax.experiments.clrs_text.arms import Arm, Subject
+from sharpmax.experiments.clrs_text.data import Sample
+from sharpmax.experiments.clrs_text.model import Ready, check_room, opened
+from sharpmax.experiments.clrs_text.tokens import Example
+from sharpmax.hf import passes
+from sharpmax.results import Result
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model that `train` finished."""
+
+    folder: Path
+    record: Result
+
+    @property
+    def attention(self) -> str:
+        return str(self.record.config["training"]["attention"])
+
+    @property
+    def seed(self) -> int:
+        return self.record.seeds[0]
+
+    def sizes(self, algorithm: str) -> list[int]:
+        """That it was trained at."""
+        found: dict[str, list[int]] = self.record.measurements["sizes"]
+        return found.get(algorithm, [])
+
+
+def finished(folder: Path) -> list[Trained]:
+    """The trained models of a folder."""
+    records = sorted(folder.glob("*/training.json"))
+    if not records:
+        raise UserError(f"{folder} holds no finished training: run sharpmax clrs train first")
+    return [Trained(path.parent, Result.load(path)) for path in records]
+
+
+@dataclass(frozen=True)
+class Exam:
+    """How to test."""
+
+    samples: Sequence[Sample]
+    calibration: Sequence[Sample] = ()
+    entropy_samples: int = 5
+    batch: int = 64
+    device: str = "auto"
+    dtype: str = "float32"
+
+    def of(self, arm: Arm, trained: Trained, told: Callable[[float], None]) -> dict[str, Any]:
+        """All algorithms, each in the arm's context."""
+        ready = opened(str(trained.folder / "model"), self.device, self.dtype)
+        check_room(ready.model, ready.tokens.examples(self.samples))
+        found: dict[str, Any] = {"seed": trained.seed, "right": {}, "entropy": {}, "notes": {}}
+        done = 0
+
+        def answered(count: int) -> None:
+            nonlocal done
+            done += count
+            told(0.999 * done / len(self.samples))  # 1 is said when it is on disk
+
+        for algorithm in dict.fromkeys(sample.algorithm for sample in self.samples):
+            some = [sample for sample in self.samples if sample.algorithm == algorithm]
+            subject = self._subject(ready, trained, algorithm)
+            with arm.testing(subject):
+                found["right"][algorithm] = self._right(ready, some, answered)
+                found["entropy"][algorithm] = self._entropy(ready, some)
+            found["notes"][algorithm] = subject.notes
+        return found
+
+    def _subject(self, ready: Ready, trained: Trained, algorithm: str) -> Subject:
+        return Subject(
+            ready.model,
+            ready.tokens,
+            algorithm,
+            max(trained.sizes(algorithm), default=0),
+            tuple(sample for sample in self.calibration if sample.algorithm == algorithm),
+        )
+
+    def _right(
+        self, ready: Ready, samples: list[Sample], answered: Callable[[int], None]
+    ) -> dict[str, dict[str, list[int]]]:
+        """By size and test seed: how many answers were right, and how many were asked for."""
+        said = decode.answers(
+            ready.model,
+            ready.tokens.examples(samples),
+            ready.tokens.end,
+            batch=self.batch,
+            answered=answered,
+        )
+        right: dict[str, dict[str, list[int]]] = {}
+        for sample, tokens in zip(samples, said, strict=True):
+            by_seed = right.setdefault(str(sample.size), {})
+            counts = by_seed.setdefault(str(sample.seed), [0, 0])
+            counts[0] += ready.tokens.is_right(sample, tokens)
+            counts[1] += 1
+        return right
+
+    def _entropy(self, ready: Ready, samples: list[Sample]) -> dict[str, Any]:
+        """By size, [layer, head]: the mean over some questions, at their last token."""
+        plan = passes.Plan.of(ready.model, None, None)
+        found: dict[str, Any] = {}
+        for size in dict.fromkeys(sample.size for sample in samples):
+            some = [sample for sample in samples if sample.size == size][: self.entropy_samples]
+            seen = [_last_entropy(ready, plan, one) for one in ready.tokens.examples(some)]
+            if seen:
+                found[str(size)] = np.mean(seen, axis=0).tolist()
+        return found
+
+
+def _last_entropy(ready: Ready, plan: passes.Plan, one: Example) -> Any:
+    found = passes.run(ready.model, plan, list(one.question), None, lambda: None)
+    return found.arrays["last_entropy"]
