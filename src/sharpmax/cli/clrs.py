@@ -144,6 +144,10 @@ def train(
         int | None,
         typer.Option(help="Samples at a time, over all devices.", show_default=False),
     ] = None,
+    optimiser: Annotated[
+        str | None,
+        typer.Option(help="Default: adamw.", metavar="adamw|muon", show_default=False),
+    ] = None,
     learning_rate: Annotated[float | None, typer.Option(show_default=False)] = None,
     growing: Annotated[
         float | None,
@@ -181,6 +185,7 @@ def train(
         "steps": steps,
         "batch": batch,
         "micro": micro,
+        "optimiser": optimiser,
         "learning_rate": learning_rate,
         "growing": growing,
         "vocabulary": vocabulary,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from torch import nn
 from sharpmax._errors import UserError
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+"""What an optimiser keeps of a weight: Muon the first, AdamW both."""
 
 
 class State(NamedTuple):
@@ -29,16 +31,18 @@ class State(NamedTuple):
 def write(
     path: Path,
     model: nn.Module,
-    optimiser: torch.optim.Optimizer,
+    optimisers: Sequence[torch.optim.Optimizer],
     state: State,
     about: dict[str, Any],
 ) -> None:
     """Straight to disk, not by way of a copy in memory: a large model has no room for that."""
     tensors = {"losses": torch.tensor(state.losses, dtype=torch.float64)}
+    kept = {parameter: its for one in optimisers for parameter, its in one.state.items()}
     for name, parameter in model.named_parameters():
         tensors[f"weights.{name}"] = parameter.detach().contiguous()
         for moment in MOMENTS:
-            tensors[f"{moment}.{name}"] = optimiser.state[parameter][moment].contiguous()
+            if moment in kept[parameter]:
+                tensors[f"{moment}.{name}"] = kept[parameter][moment].contiguous()
     found = {"step": state.step, "seconds": state.seconds, "about": about}
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
@@ -54,7 +58,10 @@ def write(
 
 @torch.no_grad()
 def read(
-    path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, about: dict[str, Any]
+    path: Path,
+    model: nn.Module,
+    optimisers: Sequence[torch.optim.Optimizer],
+    about: dict[str, Any],
 ) -> State:
     """Put a checkpoint back; one of other settings or other data is refused."""
     try:
@@ -65,15 +72,20 @@ def read(
                     f"{path} is of a training with other settings or data "
                     f"({_differing(found, about)}): choose another folder, or delete it"
                 )
-            for name, parameter in model.named_parameters():
+            names, known = dict(model.named_parameters()), set(stored.keys())
+            for name, parameter in names.items():
                 parameter.copy_(stored.get_tensor(f"weights.{name}"))
-                optimiser.state[parameter] = {
-                    "step": torch.tensor(float(found["step"])),
-                    **{
-                        moment: stored.get_tensor(f"{moment}.{name}").to(parameter.device)
-                        for moment in MOMENTS
-                    },
-                }
+            for optimiser in optimisers:
+                trained = {one for group in optimiser.param_groups for one in group["params"]}
+                for name in (name for name, parameter in names.items() if parameter in trained):
+                    optimiser.state[names[name]] = {
+                        "step": torch.tensor(float(found["step"])),
+                        **{
+                            moment: stored.get_tensor(f"{moment}.{name}").to(names[name].device)
+                            for moment in MOMENTS
+                            if f"{moment}.{name}" in known
+                        },
+                    }
             losses = stored.get_tensor("losses").tolist()
     except (SafetensorError, KeyError, TypeError, RuntimeError) as error:
         raise UserError(

@@ -13,6 +13,7 @@ SMALL = "small"
 """A Gemma made here, with random weights, of the shape that the settings say."""
 
 PRECISIONS = ("auto", "float32", "bfloat16")
+OPTIMISERS = ("adamw", "muon")
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class Training:
     """Samples a step."""
     micro: int = 16
     """Samples at a time, on each device: those of a step are sorted by length and cut so."""
+    optimiser: str = "adamw"
+    """One of `OPTIMISERS`."""
     learning_rate: float = 1e-3
     warm_up: int = 100
     """Steps in which the rate rises; it then falls to a tenth like a cosine."""
@@ -92,6 +95,7 @@ def check(training: Training) -> None:
     for what, value, known in (
         ("attention", training.attention, tuple(ATTENTIONS)),
         ("precision", training.precision, PRECISIONS),
+        ("optimiser", training.optimiser, OPTIMISERS),
     ):
         if value not in known:
             raise UserError(f"unknown {what} {value!r}: expected one of {', '.join(known)}")

@@ -23,10 +23,9 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from filelock import FileLock, Timeout
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
-from sharpmax.experiments.clrs_text import checkpoint
+from sharpmax.experiments.clrs_text import checkpoint, optimisers
 from sharpmax.experiments.clrs_text.arms import trained_with
 from sharpmax.experiments.clrs_text.batches import (
     IGNORED,
@@ -44,7 +43,6 @@ from sharpmax.results import Result, Stopwatch
 
 CHECKPOINT_EVERY = 500
 WAIT_FOR_LOCK = 5.0
-ADAM = {"betas": (0.9, 0.95), "eps": 1e-8}
 
 Progress = Callable[[int, float], None]
 """Called after each step with its number, from 1, and its loss."""
@@ -107,11 +105,11 @@ def _train(
     if training.saving_memory:
         model.gradient_checkpointing_enable()
     model.to(accelerator.device)
-    optimiser = adamw(model, training)
+    steppers = optimisers.made(model, training)
     about = _about(job)
     path, state = job.folder / "checkpoint.safetensors", State()
     if path.exists():
-        state = checkpoint.read(path, model, optimiser, about)
+        state = checkpoint.read(path, model, steppers, about)
     wrapped = accelerator.prepare(model)
     schedule = Schedule([sample.size for sample in samples], training, job.seed)
     before, begin = state.seconds, time.monotonic()
@@ -122,9 +120,9 @@ def _train(
             # Tokenised when they are needed: two million samples would not fit into memory twice.
             examples = ready.tokens.examples([samples[place] for place in schedule.at(step)])
             groups = cut(examples, training.micro)
-            for group in optimiser.param_groups:
+            for group in (group for one in steppers for group in one.param_groups):
                 group["lr"] = training.rate(step)
-            loss = advance(accelerator, wrapped, optimiser, groups, ready.tokens.pad, training.clip)
+            loss = advance(accelerator, wrapped, steppers, groups, ready.tokens.pad, training.clip)
             if not np.isfinite(loss):
                 raise UserError(
                     f"training diverged: the loss of step {step + 1} is {loss}; lower the "
@@ -136,7 +134,7 @@ def _train(
                 accelerator.is_main_process
             ):
                 state = State(done, tuple(losses), before + time.monotonic() - begin)
-                checkpoint.write(path, model, optimiser, state, about)
+                checkpoint.write(path, model, steppers, state, about)
             if progress is not None and accelerator.is_main_process:
                 progress(done, loss)
     if accelerator.is_main_process:
@@ -157,26 +155,10 @@ def _longest(samples: Sequence[Sample]) -> list[Sample]:
     return list(found.values())
 
 
-def adamw(model: PreTrainedModel, training: Training) -> torch.optim.AdamW:
-    """Matrices decay, scales do not."""
-    parameters = list(model.parameters())
-    return torch.optim.AdamW(
-        [
-            {
-                "params": [one for one in parameters if one.dim() > 1],
-                "weight_decay": training.decay,
-            },
-            {"params": [one for one in parameters if one.dim() < 2], "weight_decay": 0.0},
-        ],
-        lr=training.learning_rate,
-        **ADAM,  # type: ignore[arg-type]
-    )
-
-
 def advance(
     accelerator: Accelerator,
     model: Any,
-    optimiser: torch.optim.Optimizer,
+    steppers: Sequence[torch.optim.Optimizer],
     groups: Sequence[Sequence[Example]],
     pad: int,
     clip: float,
@@ -193,8 +175,9 @@ def advance(
             accelerator.backward(loss * processes)  # which it then divides by
         summed += loss.detach()
     torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-    optimiser.step()
-    optimiser.zero_grad(set_to_none=True)
+    for stepper in steppers:
+        stepper.step()
+        stepper.zero_grad(set_to_none=True)
     return float(accelerator.reduce(summed, "sum"))
 
 
