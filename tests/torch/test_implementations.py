@@ -342,6 +342,32 @@ def test_dropout_is_the_same_on_the_way_back(rng):
     torch.testing.assert_close(gradient, weights.sum(2)[..., None].expand_as(gradient))
 
 
+class ByHead:
+    """Sharpens the second query head only."""
+
+    by_head = True
+
+    def __call__(self, entropy, count):
+        heads = torch.arange(4).view(entropy.shape[1], entropy.shape[2], 1)
+        return torch.where(heads == 1, 1 + entropy, 1.0)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_a_policy_that_differs_by_head_sees_all_heads(rng, kv_heads):
+    """However small the blocks are: here several would fit one head only."""
+    query, key, value = map(torch.tensor, make(rng, 13, 40, kv_heads=kv_heads))
+    found, expected = (
+        attention(query, key, value, enable_gqa=True, policy=ByHead(), impl=impl)
+        for impl in ("streaming", "reference")
+    )
+    assert (expected.stats.inverse_temperature[:, 1] > 1).all()
+    assert (expected.stats.inverse_temperature[:, [0, 2, 3]] == 1).all()
+    torch.testing.assert_close(found.output, expected.output)
+    torch.testing.assert_close(found.stats.inverse_temperature, expected.stats.inverse_temperature)
+    with pytest.raises(NotImplementedError, match="a policy that differs by head"):
+        attention(*(one.float() for one in (query, query, query)), policy=ByHead(), impl="cpu")
+
+
 def test_counting_keys_agrees(rng):
     """`fused` counts without the logits."""
     query, key, _ = map(torch.tensor, make(rng, 13, 9))

@@ -197,7 +197,9 @@ class _Attending:
         log_total = np.log(total)
         entropy = log_total - LOG_2 * moment / total
         count = np.concatenate([part.count for part in parts])
-        factor = np.asarray(inverse_temperatures(self.policy, entropy, count), np.float32)
+        # In four axes, as every implementation asks it.
+        asked = (one.reshape(1, 1, 1, -1) for one in (entropy, count))
+        factor = np.asarray(inverse_temperatures(self.policy, *asked), np.float32).ravel()
         rows = (entropy, LOG_2 * top + log_total, count, factor, LOG_2 * top, LOG_2 * smallest)
         at = 0
         for part in parts:

@@ -13,7 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sharpmax.policies import Constant, LogLength, Policy, Polynomial, Saturating, needs_entropy
+from sharpmax.policies import (
+    Constant,
+    LogLength,
+    Policy,
+    Polynomial,
+    Saturating,
+    differs_by_head,
+    needs_entropy,
+)
 from sharpmax.torch.problem import Problem
 from sharpmax.torch.stats import AttentionStats
 
@@ -43,7 +51,7 @@ def refusal(problem: Problem, policy: Policy) -> str | None:
         return "gradients"
     if problem.dropout:
         return f"dropout_p={problem.dropout}"
-    if getattr(policy, "by_head", False):
+    if differs_by_head(policy):
         return f"a policy that differs by head ({policy!r})"
     return None
 
