@@ -320,7 +320,7 @@ def weigh(
 ) -> None:
     """Weights over the logits in `space`, their sum, and the weighted mean of the values."""
     rows = output.shape[0]
-    part = np.empty_like(output)
+    part = np.empty((rows, output.shape[1]), np.float32)
     for at in range(0, value.shape[0], tile):
         wide = min(tile, value.shape[0] - at)
         logits = space[rows * at : rows * (at + wide)].reshape(rows, wide)
@@ -341,6 +341,11 @@ def weigh(
             np.dot(logits[0], value[at : at + wide], part[0])
         else:
             np.dot(logits, value[at : at + wide], part)
-        output += part
-    for r in range(rows):
-        output[r] /= total[r] if total[r] != 0 else Float32(1)
+        # Loops, since numba takes seconds to compile the same in array notation.
+        for r in range(np.uintp(rows)):
+            for j in range(np.uintp(output.shape[1])):
+                output[r, j] += part[r, j]
+    for r in range(np.uintp(rows)):
+        share = Float32(1) / total[r] if total[r] != 0 else Float32(1)
+        for j in range(np.uintp(output.shape[1])):
+            output[r, j] *= share
