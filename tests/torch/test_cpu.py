@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import multiprocessing
 import subprocess
 import sys
 import threading
@@ -259,23 +258,31 @@ def test_several_threads_may_call_at_once(rng):
     assert not wrong
 
 
-def _in_a_child(arrays, queue):
-    queue.put(attention(*map(torch.tensor, arrays), impl="cpu").output.numpy())
+FORKED = """
+import multiprocessing
+import torch
+from sharpmax.torch import attention
+torch.set_num_threads(2)
+query = torch.randn(1, 4, 600, 16, generator=torch.Generator().manual_seed(0))
+def work(queue):
+    queue.put(attention(query, query, query, impl="cpu").output.numpy())
+expected = attention(query, query, query, impl="cpu").output.numpy()  # starts threads
+context = multiprocessing.get_context("fork")
+queue = context.Queue()
+child = context.Process(target=work, args=(queue,))
+child.start()
+found = queue.get(timeout=120)
+child.join(timeout=60)
+print(child.exitcode, (found == expected).all())
+"""
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_process_may_call_too(rng, monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    arrays = [array.astype(np.float32) for array in make(rng, 40, 60)]
-    expected = attention(*map(torch.tensor, arrays), impl="cpu").output.numpy()  # starts threads
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    child = context.Process(target=_in_a_child, args=(arrays, queue))
-    child.start()
-    found = queue.get(timeout=120)
-    child.join(timeout=60)
-    assert child.exitcode == 0
-    np.testing.assert_array_equal(found, expected)
+def test_a_forked_process_may_call_too():
+    """In a process of its own: JAX, which other tests load, warns of forks."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert done.stdout == "0 True\n"
 
 
 def test_an_error_in_a_policy_comes_out_and_leaves_nothing_behind(rng, monkeypatch):

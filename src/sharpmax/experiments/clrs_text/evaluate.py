@@ -58,6 +58,9 @@ def run(
     model and arm that it finished.
     """
     watch, arms = Stopwatch(), ARMS if arms is None else arms
+    unknown = [name for name in config.arms if name not in arms]
+    if unknown:
+        raise UserError(f"unknown arm {unknown[0]!r}: expected one of {', '.join(arms)}")
     found = finished(Path(config.trained))
     units = list(_units(config, found, arms))
     source, calibration = _read(config, arms)
@@ -112,8 +115,6 @@ def _units(
     config: Config, found: list[Trained], arms: dict[str, Arm]
 ) -> Iterator[tuple[str, Trained]]:
     for name in config.arms:
-        if name not in arms:
-            raise UserError(f"unknown arm {name!r}: expected one of {', '.join(arms)}")
         fitting = [one for one in found if one.attention == arms[name].attention]
         if not fitting:
             raise UserError(
