@@ -11,6 +11,7 @@ import torch
 
 import sharpmax as sx
 import truth
+from attention_cases import OPTIONS, SIZES, STATS, assert_is, make, mask_of
 from sharpmax.torch import (
     attention,
     attention_stats,
@@ -21,9 +22,7 @@ from sharpmax.torch import (
 )
 from sharpmax.torch.problem import pose
 
-STATS = ("entropy", "log_sum_exp", "max_logit", "min_logit", "count", "inverse_temperature")
 IMPLEMENTATIONS = ("reference", "streaming", "fused")
-SIZES = [(1, 1, 4), (1, 19, 2), (7, 7, 1), (13, 29, 2), (29, 13, 4)]
 
 
 @pytest.fixture(autouse=True)
@@ -34,44 +33,10 @@ def many_blocks(monkeypatch):
     monkeypatch.setattr(blocks, "WORTH_KEEPING", 40)
 
 
-def make(rng, queries, keys, *, kv_heads=4, dim=8, spread=3.0):
-    query = rng.normal(size=(2, 4, queries, dim)) * spread
-    key = rng.normal(size=(2, kv_heads, keys, dim))
-    value = rng.normal(size=(2, kv_heads, keys, dim))
-    return query, key, value
-
-
-def mask_of(rng, kind, queries, keys):
-    """attn_mask, and what it means: which keys are visible, and what is added."""
-    if kind == "none":
-        return None, {}
-    if kind == "bias":
-        bias = rng.normal(size=(4, queries, keys))
-        bias[:, rng.random((queries, keys)) < 0.3] = -np.inf
-        bias[:, 0] = -np.inf
-        return torch.tensor(bias), {"bias": bias}
-    shape = {"padding": (2, 1, 1, keys), "rows": (queries, keys), "heads": (1, 4, queries, keys)}
-    visible = rng.random(shape[kind]) < 0.6
-    if kind != "padding":
-        visible[..., 0, :] = False
-    return torch.tensor(visible), {"visible": visible}
-
-
-def assert_is(found, expected: truth.Truth, tolerance: float):
-    output, stats = found
-    np.testing.assert_allclose(output.double(), expected.output, rtol=0, atol=tolerance)
-    for name in STATS:
-        ours = getattr(stats, name).double().numpy()
-        np.testing.assert_allclose(ours, getattr(expected, name), rtol=tolerance, atol=tolerance)
-
-
 def attend(arrays, mask, causal, impl, options):
     tensors = map(torch.tensor, arrays)
     settings = {"attn_mask": mask, "is_causal": causal, "enable_gqa": True, "impl": impl}
     return attention(*tensors, **settings, **options)
-
-
-OPTIONS = [{}, {"softcap": 2.5}, {"sinks": True}, {"scale": 0.2}, {"softcap": 4.0, "sinks": True}]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
