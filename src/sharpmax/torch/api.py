@@ -6,9 +6,11 @@ The name of a function says what is computed, `impl` says how:
 - `"streaming"`: plain torch by blocks of rows; every option, device and type.
 - `"fused"`: two calls of a fused kernel that returns the log-sum-exp; see `fused.refusal` for what
   it cannot do.
+- `"triton"`: two passes of kernels of our own on CUDA; see `triton_attention.refusal`.
 - `"auto"`: `reference` if a normaliser is given; `streaming` for an output whose policy looks at
   the entropy on a CPU without gradients, where it is the faster one; else `fused` where it can do
-  all that is asked; else `streaming`.
+  all that is asked; else, on CUDA, `triton` where it can (softcap, additive masks, windows,
+  gradients with sinks); else `streaming`.
 
 An implementation asked for by name runs or raises.
 """
@@ -22,7 +24,7 @@ import torch
 from torch import Tensor
 
 from sharpmax.policies import PAPER, Constant, LogLength, Policy, Polynomial, needs_entropy
-from sharpmax.torch import fused, reference, streaming
+from sharpmax.torch import fused, reference, streaming, triton_attention
 from sharpmax.torch.problem import Problem, pose
 from sharpmax.torch.reference import Normaliser
 from sharpmax.torch.stats import AttentionOutput, AttentionStats
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
         | Float[Tensor, "*batch|1 heads|1 query|1 key|1"]
     )
 
-IMPLEMENTATIONS = ("auto", "reference", "streaming", "fused")
+IMPLEMENTATIONS = ("auto", "reference", "streaming", "fused", "triton")
 
 
 def scaled_dot_product_attention(
@@ -163,6 +165,8 @@ def _dispatch(
             return reference.attend(problem, policy, normaliser)
         if chosen == "streaming":
             return streaming.attend(problem, policy, stats)
+        if chosen == "triton":
+            return triton_attention.attend(problem, policy, stats)
         return fused.attend(problem, policy, stats)
 
 
@@ -198,13 +202,18 @@ def _choose(
     two_calls = problem.value is not None and (stats or needs_entropy(policy))
     if impl == "auto" and on_cpu and two_calls and not problem.differentiates:
         return "streaming"
-    reason = fused.refusal(problem)
-    if reason is None:
-        return "fused"
-    if impl == "fused":
+    refusals = {"fused": fused.refusal, "triton": triton_attention.refusal}
+    if impl in refusals:
+        reason = refusals[impl](problem)
+        if reason is None:
+            return impl
         raise NotImplementedError(
-            f'impl="fused" cannot do {reason}; use impl="streaming" or leave the choice to "auto"'
+            f'impl="{impl}" cannot do {reason}; use impl="streaming" or leave the choice to "auto"'
         )
+    if fused.refusal(problem) is None:
+        return "fused"
+    if problem.query.device.type == "cuda" and triton_attention.refusal(problem) is None:
+        return "triton"
     return "streaming"
 
 
