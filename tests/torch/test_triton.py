@@ -300,6 +300,20 @@ def test_infinities_and_nans_stay_in_their_rows(rng):
     assert attend(query[:, :, :2], key, value, attn_mask=visible[:2]).output.isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_lowest_number_of_a_mask_s_type_hides_as_infinity_does(rng, dtype):
+    given = [tensor[:1, :1] for tensor in tensors(make(rng, 6, 9), torch.float32)]
+    hidden = torch.rand(6, 9, generator=torch.Generator().manual_seed(1)).to(DEVICE) < 0.4
+    hidden[3] = True
+    boolean = attend(*given, attn_mask=~hidden)
+    lowest = torch.zeros(6, 9, dtype=dtype, device=DEVICE)
+    lowest = lowest.masked_fill(hidden, torch.finfo(dtype).min)
+    found = attend(*given, attn_mask=lowest)
+    assert torch.equal(found.stats.count, boolean.stats.count)
+    torch.testing.assert_close(found.output, boolean.output)
+    torch.testing.assert_close(found.stats.entropy, boolean.stats.entropy)
+
+
 def test_nothing_at_all():
     empty = torch.zeros(2, 3, 0, 8, device=DEVICE)
     some = torch.ones(2, 3, 5, 8, device=DEVICE)
