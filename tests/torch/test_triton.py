@@ -145,14 +145,13 @@ def leaves(*shapes, dtype=EXACT):
     ]
 
 
-def penalty(found, value_weight=1.0):
-    """Something that every output has a part in."""
+def penalty(found, weight=1.0):
+    """Something that the output and the statistics all have a part in."""
     output, stats = found
     sizes = torch.arange(1, output.shape[-1] + 1, device=output.device)
     total = torch.where(stats.count > 0, stats.log_sum_exp, 0.0)
-    return value_weight * (output.float() if output.dtype.itemsize < 4 else output).mul(
-        sizes
-    ).square().sum() + (stats.entropy.square().sum() + (total * stats.entropy).sum())
+    wide = (output.to(total.dtype) * sizes).square().sum()
+    return weight * wide + (stats.entropy.square() + total * stats.entropy).sum()
 
 
 def masks(kind):
@@ -161,7 +160,10 @@ def masks(kind):
     if kind == "boolean":
         return ~hidden.to(DEVICE)
     shape = {"bias": (2, 2, 19, 21), "shared bias": (1, 1, 19, 21), "key bias": (21,)}[kind]
-    return leaves(shape)[0]
+    bias = leaves(shape)[0].detach()
+    if kind == "shared bias":
+        bias = bias.masked_fill(hidden.to(DEVICE), -torch.inf)
+    return bias.requires_grad_()
 
 
 CASES = {

@@ -17,11 +17,11 @@ MULTIPROCESSOR = 99 * 1024
 """Bytes of shared memory that a program may have on the smallest GPU of this capability."""
 
 
-def calls(needs_gradient, **options):
+def calls(needs_gradient, queries=32, heads=2, **options):
     """The kernels that an attention call would launch, with their arguments."""
     found = []
     triton_launch._launch = lambda kernel, along, block, given: found.append((kernel, given))
-    shapes = ((1, 2, 32, 16), (1, 1, 32, 16), (1, 1, 32, 16))
+    shapes = ((1, heads, queries, 16), (1, 1, 32, 16), (1, 1, 32, 16))
     tensors = [torch.zeros(s, dtype=torch.bfloat16, requires_grad=needs_gradient) for s in shapes]
     problem = pose(*tensors, enable_gqa=True, **options)
     output, stats = triton_attention.attend(problem, sx.PAPER, True)
@@ -35,7 +35,8 @@ def compiled(kernel, given):
     signature, constants = {}, {}
     for index, parameter in enumerate(kernel.params):
         argument = given[parameter.name]
-        if parameter.is_constexpr or argument is None:
+        is_one = isinstance(argument, int) and argument == 1  # compiled in
+        if parameter.is_constexpr or argument is None or is_one:
             signature[parameter.name], constants[(index,)] = "constexpr", argument
         else:
             signature[parameter.name] = mangle_type(argument)
@@ -48,7 +49,7 @@ def compiled(kernel, given):
 
 def main() -> None:
     scenes = [
-        calls(False),
+        calls(False, queries=1, heads=1),  # decoding
         calls(True, attn_mask=torch.ones(32, 32, dtype=torch.bool), is_causal=True),
         calls(
             True,
