@@ -28,6 +28,7 @@ from sharpmax.torch import (
     scaled_dot_product_attention,
     triton_attention,
     triton_launch,
+    triton_trial,
 )
 from sharpmax.torch.problem import pose
 from sharpmax.torch.triton_launch import Blocks
@@ -443,7 +444,7 @@ def test_what_it_cannot_do_is_named(monkeypatch, options, name):
 def test_auto_takes_it_on_cuda_where_fused_cannot(monkeypatch):
     """And never on a CPU."""
 
-    def chosen(device, fused_refuses, triton_refuses):
+    def chosen(device, fused_refuses, triton_refuses, passes=True):
         problem = SimpleNamespace(
             query=SimpleNamespace(device=SimpleNamespace(type=device)),
             value=None,
@@ -451,12 +452,35 @@ def test_auto_takes_it_on_cuda_where_fused_cannot(monkeypatch):
         )
         monkeypatch.setattr(fused, "refusal", lambda _: fused_refuses)
         monkeypatch.setattr(triton_attention, "refusal", lambda _: triton_refuses)
+        monkeypatch.setattr(triton_trial, "passes", lambda _: passes)
         return api._choose(problem, sx.PAPER, None, "auto", stats=False)
 
     assert chosen("cuda", None, None) == "fused"
     assert chosen("cuda", "softcap", None) == "triton"
     assert chosen("cuda", "softcap", "dropout") == "streaming"
+    assert chosen("cuda", "softcap", None, passes=False) == "streaming"
     assert chosen("cpu", "softcap", None) == "streaming"
+
+
+def test_a_trial_finds_what_does_not_work(monkeypatch):
+    ones = torch.ones(1, 1, 2, 8, dtype=torch.bfloat16, device=DEVICE)
+    problem = pose(ones, ones, ones)
+    with torch.inference_mode():  # wherever it is asked
+        assert triton_trial.passes(problem)
+    right = triton_attention.attend
+
+    def wrong(*given):
+        output, stats = right(*given)
+        return output * 1.2, stats
+
+    def broken(*given):
+        raise RuntimeError("out of resources")
+
+    for attempt in (wrong, broken):
+        triton_trial._passes.cache_clear()
+        monkeypatch.setattr(triton_attention, "attend", attempt)
+        assert not triton_trial.passes(problem)
+    triton_trial._passes.cache_clear()
 
 
 def test_float64_is_refused_on_a_gpu(monkeypatch):

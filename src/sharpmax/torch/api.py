@@ -10,7 +10,7 @@ The name of a function says what is computed, `impl` says how:
 - `"auto"`: `reference` if a normaliser is given; `streaming` for an output whose policy looks at
   the entropy on a CPU without gradients, where it is the faster one; else `fused` where it can do
   all that is asked; else, on CUDA, `triton` where it can (softcap, additive masks, windows,
-  gradients with sinks); else `streaming`.
+  gradients with sinks) and a small trial on this GPU was right; else `streaming`.
 
 An implementation asked for by name runs or raises.
 """
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from sharpmax.policies import PAPER, Constant, LogLength, Policy, Polynomial, needs_entropy
-from sharpmax.torch import fused, reference, streaming, triton_attention
+from sharpmax.torch import fused, reference, streaming, triton_attention, triton_trial
 from sharpmax.torch.problem import Problem, pose
 from sharpmax.torch.reference import Normaliser
 from sharpmax.torch.stats import AttentionOutput, AttentionStats
@@ -212,7 +212,8 @@ def _choose(
         )
     if fused.refusal(problem) is None:
         return "fused"
-    if problem.query.device.type == "cuda" and triton_attention.refusal(problem) is None:
+    on_cuda = problem.query.device.type == "cuda"
+    if on_cuda and triton_attention.refusal(problem) is None and triton_trial.passes(problem):
         return "triton"
     return "streaming"
 
