@@ -204,7 +204,7 @@ def test_gradients_are_those_of_the_reference(case):
 
 @pytest.mark.skipif(ON_GPU, reason="finite differences need float64")
 def test_gradients_are_those_of_finite_differences():
-    given = leaves((1, 2, 3, 2), (1, 1, 4, 2), (1, 1, 4, 2), (2, 3, 4), (2,))
+    given = leaves((1, 1, 3, 2), (1, 1, 4, 2), (1, 1, 4, 2), (3, 4), (1,))
 
     def measure(query, key, value, bias, sinks):
         output, stats = attend(
@@ -463,6 +463,7 @@ def test_auto_takes_it_on_cuda_where_fused_cannot(monkeypatch):
 
 
 def test_a_trial_finds_what_does_not_work(monkeypatch):
+    monkeypatch.setattr(triton_launch, "choices", lambda *_: (Blocks(64, 64, 4, 1),))
     ones = torch.ones(1, 1, 2, 8, dtype=torch.bfloat16, device=DEVICE)
     problem = pose(ones, ones, ones)
     with torch.inference_mode():  # wherever it is asked
