@@ -1,9 +1,11 @@
-"""Problems that every implementation of attention is given."""
+"""Problems of attention that every implementation is given, and what the right answer is."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+
+import truth
 
 STATS = ("entropy", "log_sum_exp", "max_logit", "min_logit", "count", "inverse_temperature")
 SIZES = [(1, 1, 4), (1, 19, 2), (7, 7, 1), (13, 29, 2), (29, 13, 4)]
@@ -32,3 +34,11 @@ def mask_of(rng, kind, queries, keys):
     if kind != "padding":
         visible[..., 0, :] = False
     return torch.tensor(visible), {"visible": visible}
+
+
+def assert_is(found, expected: truth.Truth, tolerance: float):
+    output, stats = found
+    np.testing.assert_allclose(output.double().cpu(), expected.output, rtol=0, atol=tolerance)
+    for name in STATS:
+        ours = getattr(stats, name).double().cpu().numpy()
+        np.testing.assert_allclose(ours, getattr(expected, name), rtol=tolerance, atol=tolerance)

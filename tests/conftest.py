@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import hypothesis
 import jax
 import numpy as np
@@ -9,6 +11,11 @@ import pytest
 import torch
 
 from libraries import LIBRARIES, Library
+
+if not torch.cuda.is_available():
+    # Without a GPU Triton's interpreter runs the kernels. It must be told before triton is
+    # imported, by whichever test comes first.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 torch.set_num_threads(1)  # the tests themselves run in parallel
 jax.config.update("jax_enable_x64", True)

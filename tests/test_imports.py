@@ -93,6 +93,19 @@ def test_a_missing_extra_is_one_sentence(blocked, statement, message):
     assert last.endswith(f"{message}, which is not installed: pip install 'sharpmax[{extra}]'")
 
 
+def test_attention_without_triton():
+    """It is missed only by who asks for it, who is told in one line what to install."""
+    ones = "torch.ones(1, 1, 2, 4)"
+    statement = (
+        "import sys; sys.modules['triton'] = None\n"
+        "import torch; from sharpmax.torch import attention\n"
+        f"attention({ones}, {ones}, {ones})\n"
+        f"attention({ones}, {ones}, {ones}, impl='triton')"
+    )
+    last = run(statement).stderr.strip().splitlines()[-1]
+    assert "without triton (pip install 'sharpmax[triton]'); use impl=" in last
+
+
 @pytest.mark.parametrize(("ours", "other"), [("torch", "jax"), ("jax", "torch")])
 def test_each_framework_alone(ours, other):
     """Attention for one framework needs neither the other nor flax nor any other extra."""

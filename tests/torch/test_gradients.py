@@ -110,6 +110,19 @@ def test_softcap_bias_and_sinks(impl):
 
 
 @pytest.mark.parametrize("impl", ["reference", "streaming"])
+def test_a_bias_of_minus_infinity_is_a_mask(impl):
+    """Through the inverse temperature too, where minus infinity would meet a zero."""
+    gradients = []
+    for mask in (masks()["rows"], torch.zeros(5, 6).masked_fill(~masks()["rows"], -torch.inf)):
+        tensors = qkv()
+        options = {"attn_mask": mask, "enable_gqa": True, "policy": SHARPENING, "impl": impl}
+        output = scaled_dot_product_attention(*tensors, **options)
+        gradients.append(torch.autograd.grad(output.square().sum(), tensors))
+    for boolean, additive in zip(*gradients, strict=True):
+        torch.testing.assert_close(boolean, additive)
+
+
+@pytest.mark.parametrize("impl", ["reference", "streaming"])
 def test_second_derivatives(impl):
     def attend(query, key, value):
         return scaled_dot_product_attention(

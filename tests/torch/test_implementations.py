@@ -11,7 +11,7 @@ import torch
 
 import sharpmax as sx
 import truth
-from attention_cases import OPTIONS, SIZES, STATS, make, mask_of
+from attention_cases import OPTIONS, SIZES, STATS, assert_is, make, mask_of
 from sharpmax.torch import (
     attention,
     attention_stats,
@@ -31,14 +31,6 @@ def many_blocks(monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK", 300)
     monkeypatch.setattr(blocks, "BLOCK_ROWS", 4)
     monkeypatch.setattr(blocks, "WORTH_KEEPING", 40)
-
-
-def assert_is(found, expected: truth.Truth, tolerance: float):
-    output, stats = found
-    np.testing.assert_allclose(output.double(), expected.output, rtol=0, atol=tolerance)
-    for name in STATS:
-        ours = getattr(stats, name).double().numpy()
-        np.testing.assert_allclose(ours, getattr(expected, name), rtol=tolerance, atol=tolerance)
 
 
 def attend(arrays, mask, causal, impl, options):

@@ -18,6 +18,7 @@ from sharpmax import __version__
 ADDS = {
     "cli": ("cli", "this command, results and pictures"),
     "torch": ("torch", "attention for PyTorch"),
+    "triton": ("torch", "attention for PyTorch by kernels of our own on a GPU"),
     "jax": ("jax", "attention for JAX"),
     "cpu": ("cpu", "fast adaptive attention on a CPU"),
     "hf": ("hf", "scan, certify and sharpen Hugging Face models"),

@@ -7,9 +7,12 @@ The name of a function says what is computed, `impl` says how:
 - `"cpu"`: compiled for the CPU, one pass over the keys; without gradients, see `cpu.refusal`.
 - `"fused"`: two calls of a fused kernel that returns the log-sum-exp; see `fused.refusal` for what
   it cannot do.
+- `"triton"`: two passes of kernels of our own on CUDA; see `triton_attention.refusal`.
 - `"auto"`: `reference` if a normaliser is given. Where the entropy is looked at, `cpu` if it can do
   all that is asked; if not, `streaming` for an output on a CPU without gradients, where it is the
-  faster one. Else `fused` where it can do all that is asked; else `streaming`.
+  faster one. Else `fused` where it can do all that is asked; else, on CUDA, `triton` where it can
+  (softcap, additive masks, windows, gradients with sinks) and a small trial on this GPU was right;
+  else `streaming`.
 
 An implementation asked for by name runs or raises.
 """
@@ -23,7 +26,7 @@ import torch
 from torch import Tensor
 
 from sharpmax.policies import PAPER, Constant, LogLength, Policy, Polynomial, needs_entropy
-from sharpmax.torch import cpu, fused, reference, streaming
+from sharpmax.torch import cpu, fused, reference, streaming, triton_attention, triton_trial
 from sharpmax.torch.problem import Problem, pose
 from sharpmax.torch.reference import Normaliser
 from sharpmax.torch.stats import AttentionOutput, AttentionStats
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
         | Float[Tensor, "*batch|1 heads|1 query|1 key|1"]
     )
 
-IMPLEMENTATIONS = ("auto", "reference", "streaming", "fused", "cpu")
+IMPLEMENTATIONS = ("auto", "reference", "streaming", "fused", "cpu", "triton")
 
 
 def scaled_dot_product_attention(
@@ -166,6 +169,8 @@ def _dispatch(
             return streaming.attend(problem, policy, stats)
         if chosen == "cpu":
             return cpu.attend(problem, policy, stats)
+        if chosen == "triton":
+            return triton_attention.attend(problem, policy, stats)
         return fused.attend(problem, policy, stats)
 
 
@@ -208,11 +213,17 @@ def _choose(
     two_calls = looks and problem.value is not None
     if impl == "auto" and on_cpu and two_calls and not problem.differentiates:
         return "streaming"
-    reason = fused.refusal(problem)
-    if reason is None:
+    refusals = {"fused": fused.refusal, "triton": triton_attention.refusal}
+    if impl in refusals:
+        reason = refusals[impl](problem)
+        if reason is not None:
+            raise _cannot(impl, reason)
+        return impl
+    if fused.refusal(problem) is None:
         return "fused"
-    if impl == "fused":
-        raise _cannot(impl, reason)
+    on_cuda = problem.query.device.type == "cuda"
+    if on_cuda and triton_attention.refusal(problem) is None and triton_trial.passes(problem):
+        return "triton"
     return "streaming"
 
 

@@ -41,12 +41,14 @@ def attend(
     stats = AttentionStats.of(problem, state, factor)
     if problem.value is None:
         return None, stats
+    # A hidden logit may be -inf, which times a gradient of zero would make the factor's NaN.
+    sharpened = torch.where(where, logits, 0.0) * factor[..., None]
     if normaliser is not None:
         weights = normaliser(logits, where=where, axis=-1).to(problem.wide)
     elif problem.sinks is None:
-        weights = softmax(logits * factor[..., None], where=where)
+        weights = softmax(sharpened, where=where)
     else:
-        weights = with_sinks(logits * factor[..., None], where, problem.sinks)
+        weights = with_sinks(sharpened, where, problem.sinks)
     weights = torch.dropout(weights, problem.dropout, True)
     output = torch.einsum("bhgqk,bhkd->bhgqd", weights, problem.value.to(problem.wide))
     return problem.restore(output).to(problem.query.dtype), stats

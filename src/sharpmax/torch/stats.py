@@ -70,8 +70,9 @@ class AttentionStats:
 
     @property
     def max_logit(self) -> Float[Tensor, "*batch heads query"]:
-        """The largest visible logit; -inf without any. With `impl="fused"` the first read of this
-        or of `min_logit` costs a pass over the keys.
+        """The largest visible logit; -inf without any. With `impl="fused"`, and with
+        `impl="triton"` under autograd, the first read of this or of `min_logit` costs a pass over
+        the keys.
         """
         return self._extremes[0]
 
