@@ -10,6 +10,8 @@ import torch
 
 from libraries import LIBRARIES, Library
 
+pytest_plugins = ["browser"]
+
 torch.set_num_threads(1)  # the tests themselves run in parallel
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
