@@ -78,9 +78,7 @@ def write(
     return path
 
 
-def render(
-    results: Sequence[Result | Calibration], *, names: Sequence[str] | None = None
-) -> str:
+def render(results: Sequence[Result | Calibration], *, names: Sequence[str] | None = None) -> str:
     """The HTML page of these results, one section each; the same results give the same text.
 
     `names`, such as those of their files, are what an error calls them.

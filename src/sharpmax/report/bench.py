@@ -50,9 +50,13 @@ def _part(name: str, rows: dict[str, Any]) -> Block:
     for case, row in rows.items():
         cells = [_cell(row.get(way)) for way in ways]
         made.append([f"{int(case):,} tokens" if case.isdecimal() else case, *cells])
-    columns = [Column("Case"), *(Column(way, 2) for way in ways)]
+    columns = [Column("Case"), *(Column(way, _digits(rows, way)) for way in ways)]
     text = "Ratio of times, its quartiles, and milliseconds." if timed else ""
     return Table(PARTS.get(name, name), columns, made, text)
+
+
+def _digits(rows: dict[str, Any], way: str) -> int:
+    return 0 if all(isinstance(row.get(way), int) for row in rows.values()) else 2
 
 
 def _cell(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Every kind of result needs the same few things on its page: charts, tables, maps, sentences.
 
-A kind says what it found as `Content`, made of these blocks; the templates and the page's script know
-blocks and no kinds.
+A kind says what it found as `Content`, made of these blocks; the templates and the page's script
+know blocks and no kinds.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ class Chart:
 
 @dataclass(frozen=True)
 class Group:
-    """Small charts side by side, to be compared, under one heading."""
+    """Small charts side by side, to be compared, under one heading and one legend: lines of the
+    same name look alike in all of them.
+    """
 
     template: ClassVar[str] = "group"
     title: str

@@ -19,8 +19,8 @@ from sharpmax.results import read_marked
 MARK: Final = "sharpmax-calibration"
 
 MEASURES = (
-    ("rate", "Rate", "for each nat of log(tokens)", 3),
     ("benefit", "Benefit of sharpening", "nats", 3),
+    ("rate", "Rate", "for each nat of log(tokens)", 3),
     ("short_entropy", "Entropy on short texts", "nats", 2),
     ("long_entropy", "Entropy on long texts", "nats", 2),
 )
@@ -70,7 +70,7 @@ def content(found: Calibration) -> Content:
         f"{method['task']} ({method['choose']}), in layers {layers}."
         if found.heads
         else f"No head is worth sharpening, by the task {method['task']} ({method['choose']}).",
-        f"A row that sees n tokens is sharpened by 1 + rate × log(n / {found.from_tokens:,}), at "
+        f"A row that sees n tokens is sharpened by 1 + rate * log(n / {found.from_tokens:,}), at "
         f"most twofold; up to {found.from_tokens:,} tokens the model answers as before, bit for "
         "bit.",
     ]
@@ -124,7 +124,9 @@ def _map(found: Calibration, sizes: list[int]) -> Heads:
     first = max(found.heads, key=lambda one: (one.get("benefit") or 0, one["rate"]))
     return Heads(
         title="Map of heads",
-        layers=[{"index": layer, "name": f"attention layer {layer}"} for layer in range(len(sizes))],
+        layers=[
+            {"index": layer, "name": f"attention layer {layer}"} for layer in range(len(sizes))
+        ],
         present=[[head < size for head in range(widest)] for size in sizes],
         measures=measures,
         first=(first["layer"], first["head"]),

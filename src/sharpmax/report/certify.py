@@ -8,7 +8,7 @@ import numpy as np
 
 from sharpmax.report import provenance
 from sharpmax.report.blocks import Axis, Chart, Column, Content, Heads, Line, Measure, Rule, Table
-from sharpmax.report.numbers import number, power
+from sharpmax.report.numbers import number, percent, power
 from sharpmax.results import Result
 
 SHARE = 0.1
@@ -16,7 +16,12 @@ SHARE = 0.1
 
 BOUNDS = (
     {"key": "bound", "name": "certified", "colour": "var(--mean)", "dash": "solid"},
-    {"key": "measured", "name": "with the measured spread", "colour": "var(--last)", "dash": "dash"},
+    {
+        "key": "measured",
+        "name": "with the measured spread",
+        "colour": "var(--last)",
+        "dash": "dash",
+    },
 )
 
 
@@ -56,7 +61,7 @@ def _findings(result: Result, bound: np.ndarray, measured: np.ndarray | None) ->
     least = power(float(log10_tokens(bound, SHARE).min()))
     first = (
         f"From {least} tokens on the first of {bound.size} heads cannot give any token "
-        f"{SHARE:.0%} of its weight, whatever the input"
+        f"{percent(SHARE, 0)} of its weight, whatever the input"
     )
     if context is not None:
         within = _within(bound, context) or "none"
@@ -81,8 +86,9 @@ def _findings(result: Result, bound: np.ndarray, measured: np.ndarray | None) ->
 def _advice(within: int, heads: int, context: int | None) -> list[str]:
     if within:
         return [
-            f"{within} of {heads} heads must be below {SHARE:.0%} at the model's full context, by "
-            "their weights: no prompt can make them point at one token there. The map shows which."
+            f"{within} of {heads} heads must be below {percent(SHARE, 0)} at the model's full "
+            "context, by their weights: no prompt can make them point at one token there. The map "
+            "shows which."
         ]
     where = "any length that could exist" if context is None else f"{context:,} tokens"
     return [
@@ -98,7 +104,7 @@ def _map(result: Result, bound: np.ndarray, measured: np.ndarray | None) -> Head
         measures.append(Measure("measured", "Measured spread", measured.tolist(), 1))
         measures.append(Measure("ratio", "Certified over measured", ratio.tolist(), 1))
     tokens = log10_tokens(bound, SHARE).tolist()
-    name = f"Tokens until no weight reaches {SHARE:.0%}"
+    name = f"Tokens until no weight reaches {percent(SHARE, 0)}"
     measures.append(Measure("tokens", name, tokens, 0, scale="power"))
     row, column = np.unravel_index(int(np.argmin(bound)), bound.shape)
     shown = BOUNDS if measured is not None else BOUNDS[:1]
@@ -114,8 +120,8 @@ def _map(result: Result, bound: np.ndarray, measured: np.ndarray | None) -> Head
         first=(int(row), int(column)),
         without="not measured by the scan",
         extra={"bounds": list(shown), "context": result.config["context"]},
-        text="The spread of a head is its largest logit minus its smallest. The curves show the most "
-        "weight that a head of that spread can give to one of n tokens: 1 / (1 + (n - 1) "
+        text="The spread of a head is its largest logit minus its smallest. The curves show the "
+        "most weight that a head of that spread can give to one of n tokens: 1 / (1 + (n - 1) "
         "exp(-spread)).",
     )
 
@@ -126,7 +132,7 @@ def _tokens(result: Result) -> Chart:
     context = result.config["context"]
     lines = [
         Line(
-            f"no weight reaches {epsilon:.0%}",
+            f"no weight reaches {percent(epsilon, 0)}",
             indices,
             [layer["log10_items"][str(epsilon)] for layer in layers],
         )
@@ -148,7 +154,9 @@ def _table(result: Result) -> Table:
     columns = [Column("Layer", 0)]
     columns += [Column(f"{name} bound", 1) for name in ("Smallest", "Median", "Largest")]
     columns += [Column("Largest measured", 1)] if measured else []
-    columns += [Column(f"log10 of tokens until below {epsilon:.0%}", 1) for epsilon in epsilons]
+    columns += [
+        Column(f"log10 of tokens until below {percent(epsilon, 0)}", 1) for epsilon in epsilons
+    ]
     rows = [
         [
             layer["index"],

@@ -47,9 +47,10 @@ def _score(one: dict[str, Any], arm: str) -> float:
 
 def _overall(algorithms: dict[str, Any], labels: dict[str, str]) -> str:
     means = {
-        arm: sum(_score(one, arm) for one in algorithms.values()) / len(algorithms) for arm in labels
+        arm: sum(_score(one, arm) for one in algorithms.values()) / len(algorithms)
+        for arm in labels
     }
-    told = ", ".join(f"{labels[arm]} {percent(mean)}" for arm, mean in means.items())
+    told = "; ".join(f"{labels[arm]} {percent(mean)}" for arm, mean in means.items())
     return f"Exact match beyond the sizes trained at, mean over the algorithms: {told}."
 
 
@@ -60,8 +61,8 @@ def _wins(algorithms: dict[str, Any], labels: dict[str, str], arms: list[str]) -
         better = sum(_score(one, arm) > _score(one, arms[0]) for one in algorithms.values())
         worse = sum(_score(one, arm) < _score(one, arms[0]) for one in algorithms.values())
         said.append(
-            f"{labels[arm]} is better than {labels[arms[0]]} in {better} of {len(algorithms)} "
-            f"algorithms and worse in {worse}."
+            f"“{labels[arm]}” is better than “{labels[arms[0]]}” in {better} of "
+            f"{len(algorithms)} algorithms and worse in {worse}."
         )
     return said
 

@@ -73,9 +73,7 @@ def _told(result: Result, *judged: list[str]) -> list[str]:
                 f"{arm} {verb}: points of accuracy {joined(changes)} {result.config['unit']}."
             )
     if judged[3]:
-        seen = [
-            row["compared"]["detectable"] for arm in judged[3] for row in _rows_of(result, arm)
-        ]
+        seen = [row["compared"]["detectable"] for arm in judged[3] for row in _rows_of(result, arm)]
         said.append(
             f"No difference was seen for {joined(judged[3])}; one of {percent(max(seen))} would "
             "have been, four times out of five."
@@ -106,34 +104,44 @@ def _accuracy(result: Result) -> Chart:
     lines = []
     for place, arm in enumerate(result.config["arms"]):
         rows = _rows_of(result, arm)
-        lines.append(
-            Line(
-                arm,
-                [row["length"] for row in rows],
-                *([100 * row["accuracy"][end] for row in rows] for end in ("mean", "low", "high")),
-                spread="bars",
-                colour=None if place else "ink",
-            )
-        )
+        shares = {
+            end: [100 * row["accuracy"][end] for row in rows] for end in ("mean", "low", "high")
+        }
+        colour = None if place else "ink"
+        lines.append(_line(arm, rows, shares["mean"], shares["low"], shares["high"], colour))
     axis = Axis("right answers, %", digits=1, unit="%", low=0, high=104)
     return Chart("Right answers", _lengths(result), axis, lines, text="Bars: 95 % intervals.")
 
 
 def _change(result: Result) -> Chart:
-    lines = []
+    lengths = result.config["lengths"]
+    lines = [Line("plain", lengths, [0.0] * len(lengths), colour="ink", dash="dot", marks=0)]
     for arm in list(result.config["arms"])[1:]:
         rows = _rows_of(result, arm)
-        ends = ("difference", "low", "high")
-        values = [[row["log_probability_compared"][end] for row in rows] for end in ends]
-        lines.append(Line(arm, [row["length"] for row in rows], *values, spread="bars"))
-    zero = Line("plain", result.config["lengths"], [0.0] * len(result.config["lengths"]))
+        compared = [row["log_probability_compared"] for row in rows]
+        change, low, high = (
+            [one[end] for one in compared] for end in ("difference", "low", "high")
+        )
+        lines.append(_line(arm, rows, change, low, high))
     return Chart(
         "How much more probable the right answer became",
         _lengths(result),
         Axis("change of log p, nats", digits=2, unit="nats"),
-        [Line(zero.name, zero.x, zero.y, colour="ink", dash="dot", marks=0), *lines],
+        lines,
         text="Against plain attention on the same questions. Bars: 95 % intervals.",
     )
+
+
+def _line(
+    arm: str,
+    rows: list[Row],
+    mean: list[float],
+    low: list[float],
+    high: list[float],
+    colour: str | None = None,
+) -> Line:
+    lengths = [row["length"] for row in rows]
+    return Line(arm, lengths, mean, low, high, spread="bars", colour=colour)
 
 
 def _table(result: Result) -> Table:

@@ -25,8 +25,8 @@ def content(result: Result) -> Content:
         findings=[
             f"The token of largest logit, the needle, has {percent(needles[first], 0)} of the "
             f"weight among {first:,} items and {percent(needles[last], 1)} among {last:,}.",
-            f"From {found['dispersed_from']:,.0f} items on no head of that spread can give any item "
-            f"{config['epsilon']:g}, whatever the input.",
+            f"From {found['dispersed_from']:,.0f} items on no head of that spread can give any "
+            f"item {config['epsilon']:g}, whatever the input.",
         ],
         advice=[],
         blocks=[_weights(found, config), _entropy(found), _table(found)],

@@ -27,8 +27,8 @@ def content(result: Result) -> Content:
             f"Asked for the largest of {config['lengths'][0]:,} numbers, the heads of block "
             f"{config['layer']} have {mean[0]:.2f} nats of entropy on average; of "
             f"{config['lengths'][-1]:,}, {mean[-1]:.2f}.",
-            f"Their mean grows by {found['slope']:.2f} nats for each nat of log(numbers): 1 would be "
-            "as fast as the input. Head "
+            f"Their mean grows by {found['slope']:.2f} nats for each nat of log(numbers): 1 would "
+            "be as fast as the input. Head "
             f"{int(growth.argmax())} grows most, by {growth.max():.2f} nats, head "
             f"{int(growth.argmin())} least, by {growth.min():.2f}.",
         ],

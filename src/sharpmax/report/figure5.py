@@ -68,7 +68,7 @@ def _slices(result: Result) -> Chart:
         lines.append(Line(f"θ = {temperature[row]:.2g}", base[columns].tolist(), values, marks=0))
     return Chart(
         "Six temperatures",
-        Axis("λ", digits=3, low=0, high=1, noun="= λ"),
+        Axis("λ", digits=3, low=0, high=1, noun="(λ)"),
         Axis("entropy, nats", digits=2, unit="nats", low=0),
         lines,
         text="Both edges are uniform.",

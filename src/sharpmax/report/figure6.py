@@ -37,7 +37,8 @@ def content(result: Result) -> Content:
             f"The maximum has the largest logit in {percent(leading[first], 0)} of sets of "
             f"{first:,} items and in {percent(leading[last], 0)} of sets of {last:,}; there, the "
             "colder the better.",
-            f"Where it has not, one temperature is best. What sharpens: {joined(sharpens)}.",
+            "Where it has not, one temperature is best. Sharpening, by entropy: "
+            f"{joined(sharpens)}.",
         ],
         advice=[],
         blocks=[_cloud(result), _leading(leading), _table(found)],

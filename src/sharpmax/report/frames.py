@@ -59,13 +59,15 @@ def _frames(found: dict[str, Any], config: dict[str, Any], name: str) -> Frames:
         ends=(0.0, 1.0),
         unit="weight",
         digits=3,
-        text="A row is a set, a column an item, the maximum at the right. Above each frame: the mean "
-        "weight of the maximum.",
+        text="A row is a set, a column an item, the maximum at the right. Above each frame: the "
+        "mean weight of the maximum.",
     )
 
 
 def _curves(found: dict[str, Any], methods: list[str]) -> Chart:
-    lines = [Line(NAMES[name], found["sizes"], found["weight_of_maximum"][name]) for name in methods]
+    lines = [
+        Line(NAMES[name], found["sizes"], found["weight_of_maximum"][name]) for name in methods
+    ]
     axis = Axis("mean weight of the maximum", digits=3, low=0, high=1.04)
     return Chart("Weight of the maximum", by_size(found["sizes"]), axis, lines)
 

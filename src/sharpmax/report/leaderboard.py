@@ -57,8 +57,8 @@ def _best(found: dict[str, Any], track: str, task: str) -> str:
     rows = _rows(found, track, task)
     plain = [row for row in rows if row["method"] == "softmax"]
     text = (
-        f"{track} ({found['tracks'][track]}): the best on {task} at {found['sizes'][-1]:,} items is "
-        f"{rows[0]['method']}, right in {percent(rows[0]['mean'][-1])}"
+        f"{track} ({found['tracks'][track]}): the best on {task} at {found['sizes'][-1]:,} items "
+        f"is {rows[0]['method']}, right in {percent(rows[0]['mean'][-1])}"
     )
     return f"{text}; softmax {percent(plain[0]['mean'][-1])}." if plain else f"{text}."
 
@@ -76,15 +76,18 @@ def _advice(found: dict[str, Any], tracks: list[str], task: str) -> list[str]:
     said = "A way that wins at finding one item may ruin heads that average. "
     if not both:
         return [f"{said}None keeps 90 % of {GUARD} here."]
-    return [f"{said}Best among those that keep 90 % of {GUARD} on the largest sets: {joined(both)}."]
+    return [
+        f"{said}Best among those that keep 90 % of {GUARD} on the largest sets: {joined(both)}."
+    ]
 
 
 def _track(found: dict[str, Any], track: str, tasks: list[str]) -> list[Block]:
     charts = []
+    looks = _looks(_rows(found, track, tasks[0]))
     for task in tasks:
         rows = _rows(found, track, task)
         if rows:
-            lines = _lines(found["sizes"], rows, "mean", 100)
+            lines = _lines(found["sizes"], rows, "mean", 100, looks)
             charts.append(
                 Chart(
                     f"Accuracy on {task}",
@@ -95,7 +98,7 @@ def _track(found: dict[str, Any], track: str, tasks: list[str]) -> list[Block]:
                 )
             )
     rows = _rows(found, track, tasks[0])
-    sharp = _lines(found["sizes"], rows, "sharpness", 1)
+    sharp = _lines(found["sizes"], rows, "sharpness", 1, looks)
     axis = Axis("the largest weight, as a share of all", scale="log", digits=3)
     title = f"Sharpness on {tasks[0]}"
     charts.append(Chart(title, by_size(found["sizes"]), axis, sharp, single=True))
@@ -104,18 +107,26 @@ def _track(found: dict[str, Any], track: str, tasks: list[str]) -> list[Block]:
     return [group, _table(found, track, tasks)]
 
 
-def _lines(sizes: list[int], rows: list[Row], what: str, factor: float) -> list[Line]:
+def _looks(rows: list[Row]) -> dict[str, dict[str, Any]]:
+    """How each named method is drawn in all charts of a track: the best, and two always."""
+    there = [row["method"] for row in rows]
+    named = dict.fromkeys([*(name for name in ALWAYS[1:] if name in there), *there[:NAMED]])
+    colours = [name for name in named if name != "softmax"]
+    looks: dict[str, dict[str, Any]] = {
+        name: {"colour": f"series-{place + 1}"} for place, name in enumerate(colours)
+    }
+    return {"softmax": {"colour": "ink", "dash": "dot"}, **looks}
+
+
+def _lines(
+    sizes: list[int], rows: list[Row], what: str, factor: float, looks: dict[str, dict[str, Any]]
+) -> list[Line]:
     """Those in colour last, so that they lie above the others."""
-    named = [row["method"] for row in rows[:NAMED]] + list(ALWAYS)
+    grey = {"colour": "other", "marks": 1.5}
     made = []
-    for row in sorted(rows, key=lambda row: row["method"] in named):
-        colour = {"softmax": "ink"}.get(row["method"])
+    for row in sorted(rows, key=lambda row: row["method"] in looks):
         values = [None if value is None else factor * value for value in row[what]]
-        if row["method"] in named:
-            dash = "dot" if row["method"] == "softmax" else "solid"
-            made.append(Line(row["method"], sizes, values, colour=colour, dash=dash))  # type: ignore[arg-type]
-        else:
-            made.append(Line(row["method"], sizes, values, colour="other", marks=1.5))
+        made.append(Line(row["method"], sizes, values, **looks.get(row["method"], grey)))
     return made
 
 

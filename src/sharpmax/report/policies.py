@@ -34,8 +34,8 @@ def content(result: Result) -> Content:
         ],
         findings=_findings(found),
         advice=[
-            "Choose among the ways that keep the guard task: one that ruins a head that averages is "
-            "safe only for heads that are known to look for one item."
+            "Choose among the ways that keep the guard task: one that ruins a head that averages "
+            "is safe only for heads that are known to look for one item."
         ],
         blocks=[_curves(found), *(_table(found, task) for task in TASKS if task in found["tasks"])],
     )
@@ -57,9 +57,8 @@ def _findings(found: dict[str, Any]) -> list[str]:
         f"{percent(mean['plain'][-1])} and the paper's policy {percent(mean['paper'][-1])}."
     ]
     if lost:
-        said.append(
-            f"More than a point of the guard task is lost by {joined([_name(one) for one in lost])}."
-        )
+        names = joined([_name(one) for one in lost])
+        said.append(f"More than a point of the guard task is lost by {names}.")
     return said
 
 
@@ -88,7 +87,9 @@ def _curves(found: dict[str, Any]) -> Group:
 
 def _line(name: str, sizes: list[int], values: list[float]) -> Line:
     if name in ("plain", "argmax"):  # the two ends
-        return Line(_name(name), sizes, values, colour="ink", dash="dot" if name == "plain" else "dash")
+        return Line(
+            _name(name), sizes, values, colour="ink", dash="dot" if name == "plain" else "dash"
+        )
     return Line(_name(name), sizes, values)
 
 

@@ -19,6 +19,7 @@ CONFIG = (
 )
 MEASUREMENTS = ("tokens", "layers", "heads", "labels", "slopes", "seconds", "rules")
 
+
 @dataclass(frozen=True)
 class Head:
     """One head by its places in the arrays and by the numbers that the model knows it by."""

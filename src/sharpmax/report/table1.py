@@ -78,7 +78,10 @@ def _findings(found: dict[str, Any]) -> list[str]:
     printed = [(place, paper[str(size)]) for place, size in enumerate(sizes) if str(size) in paper]
     if printed:
         place, far = max(
-            ((place, abs(100 * mean["baseline"][place] - row["baseline"])) for place, row in printed),
+            (
+                (place, abs(100 * mean["baseline"][place] - row["baseline"]))
+                for place, row in printed
+            ),
             key=lambda one: one[1],
         )
         said.append(

@@ -29,7 +29,7 @@ function endsOf(axis, numbers) {
 
 function ticksOf(axis, low, high, most) {
   if (axis.ticks) return thinned(axis.ticks, most);
-  if (axis.scale !== "log") return even(low, high, most);
+  if (axis.scale !== "log") return even(low, high, most, axis.scale === "power" ? 0 : axis.digits);
   const decades = Math.floor(high) - Math.ceil(low) + 1;
   if (decades < 2) {
     const fine = [1, 2, 5].flatMap((digit) =>
@@ -46,9 +46,9 @@ function thinned(ticks, most) {
   return sorted.filter((_, i) => (sorted.length - 1 - i) % gap === 0);
 }
 
-// Multiples of 1, 2 or 5 times a power of ten.
-function even(low, high, most) {
-  const rough = (high - low) / most;
+// Multiples of 1, 2 or 5 times a power of ten; no finer than the numbers of the axis are.
+function even(low, high, most, digits) {
+  const rough = Math.max((high - low) / most, 10 ** -digits);
   const size = 10 ** Math.floor(Math.log10(rough));
   const step = size * [1, 2, 5, 10].find((factor) => factor * size >= rough);
   const first = Math.ceil(low / step - 1e-9);
@@ -61,8 +61,8 @@ function say(axis, value, tick = false) {
   if (value === null || value === undefined) return ABSENT;
   const unit = axis.unit && !tick ? `\u00a0${axis.unit}` : "";
   if (axis.scale === "power") return power(value);
-  if (axis.scale === "log" && (Math.abs(value) < 0.001 || Math.abs(value) >= 1e6)) {
-    return value.toPrecision(tick ? 1 : 3) + unit;
+  if (axis.scale === "log" && (value < 0.001 || value >= 1e7)) {
+    return tick ? `10^${Math.round(Math.log10(value))}` : value.toExponential(1) + unit;
   }
   if (tick) return whole(Number(value.toPrecision(6)));
   return fixed(value, axis.digits) + unit;

@@ -15,9 +15,15 @@ function drawChart(box, spec) {
   svg.setAttribute("aria-label", `${spec.title ?? "Chart"}: ${spec.lines.length} lines`);
   svg.append(...axesOf(spec, frame), ...rulesOf(spec, frame));
   const shown = spec.lines.filter((line) => !spec.hidden?.has(line.name));
-  svg.append(...shown.map((line) => lineOf(line, frame)));
+  svg.append(inside(frame, shown.map((line) => lineOf(line, frame))));
   box.replaceChildren(svg);
   addHover(box, svg, { ...spec, lines: shown }, frame);
+}
+
+// An SVG in the SVG cuts off what goes beyond the axes, but for the edge of a mark.
+function inside({ left, right, top, bottom }, lines) {
+  const [x, y, width, height] = [left - 4, top - 4, right - left + 8, bottom - top + 8];
+  return drawn("svg", { x, y, width, height, viewBox: `${x} ${y} ${width} ${height}` }, ...lines);
 }
 
 function frameOf(spec, width, height) {
@@ -64,8 +70,8 @@ function rulesOf(spec, { x, y, left, top, bottom, right }) {
     const at = across ? y.place(rule.at) : x.place(rule.at);
     const ends = across
       ? { x1: left, x2: right, y1: at, y2: at } : { x1: at, x2: at, y1: top, y2: bottom };
-    const end = across || at > (left + right) / 2;
-    const place = across ? { x: right, y: at - 4 } : { x: at + (end ? -5 : 5), y: top + 10 };
+    const end = !across && at > (left + right) / 2;
+    const place = across ? { x: left + 6, y: at - 4 } : { x: at + (end ? -5 : 5), y: bottom - 8 };
     return [drawn("line", { class: "rule", ...ends }),
       drawn("text", { class: "note", ...place, "text-anchor": end ? "end" : "start" }, rule.text)];
   });

@@ -10,6 +10,11 @@ function makeHeads(box) {
   data.exists = (row, column) => data.present[row][column];
   const map = makeMap(ui.box, data, { select, shown, text, readout: ui.readout });
   const charts = data.bounds ? [makeBound(ui.charts, data, 12), makeBound(ui.charts, data)] : [];
+  part(box, "heads-names").append(...(data.bounds ?? []).map(({ name, colour, dash }) => {
+    const swatch = element("span", { className: `swatch ${dash}` });
+    swatch.style.color = colour;
+    return element("span", {}, swatch, name);
+  }));
 
   function words(one, row, column) {
     const value = valueOf(one, row, column);

@@ -5,7 +5,7 @@ const MANY = 9; // lines from which on only the nearest is told
 function addHover(box, svg, spec, frame) {
   const tip = element("div", { className: "tip", hidden: true });
   const rule = drawn("line", { class: "rule", y1: frame.top, y2: frame.bottom });
-  const dot = drawn("circle", { class: "dot", r: 4 });
+  const dot = drawn("circle", { class: "pointer", r: 4 });
   const points = spec.lines.flatMap((line) => line.x.map((at, i) => ({ line, at, i })))
     .filter(({ line, at, i }) => at !== null && line.y[i] !== null && frame.y.shows(line.y[i]))
     .map((one) => ({
@@ -74,30 +74,37 @@ function addHover(box, svg, spec, frame) {
   });
 }
 
-// One button a line; pressed, the line is gone, and the axes stay where they were.
-function makeLegend(box, spec, redraw) {
-  spec.hidden = new Set();
-  const named = spec.lines.filter((line) => line.name);
-  box.replaceChildren(...(named.length > 1 ? named : []).map((line) => {
+// One button a line; pressed, the line is gone from all the charts, and their axes stay where they
+// were. What is grey has no button: those are many, and told when one points at them.
+function makeLegend(box, charts) {
+  const named = new Map(charts.flatMap(({ spec }) => spec.lines)
+    .filter((line) => line.name && line.colour !== "var(--other)")
+    .map((line) => [line.name, line]));
+  if (named.size < 2) return;
+  const hidden = new Set();
+  box.replaceChildren(...[...named.values()].map((line) => {
     const swatch = element("span", { className: `swatch ${line.dash}` });
     swatch.style.color = line.colour;
     const made = element("button", { type: "button" }, swatch, line.name);
     made.setAttribute("aria-pressed", "true");
     made.addEventListener("click", () => {
-      const seen = spec.hidden.has(line.name);
-      spec.hidden[seen ? "delete" : "add"](line.name);
+      const seen = hidden.has(line.name);
+      hidden[seen ? "delete" : "add"](line.name);
       made.setAttribute("aria-pressed", String(seen));
-      redraw();
+      for (const { draw } of charts) draw();
     });
     return made;
   }));
+  for (const { spec } of charts) spec.hidden = hidden;
 }
 
-// A chart whose data stand in the page.
-function makeChart(figure) {
-  const spec = dataOf(figure);
-  const box = figure.querySelector(".chart");
-  const draw = () => drawChart(box, spec);
-  makeLegend(part(figure, "legend"), spec, draw);
-  keepDrawn(box, draw);
+// Charts whose data stand in the page, with one legend.
+function makeCharts(section) {
+  const charts = [...section.querySelectorAll("figure.drawn")].map((figure) => {
+    const spec = dataOf(figure);
+    const box = figure.querySelector(".chart");
+    return { spec, box, draw: () => drawChart(box, spec) };
+  });
+  makeLegend(part(section, "legend"), charts);
+  for (const { box, draw } of charts) keepDrawn(box, draw);
 }

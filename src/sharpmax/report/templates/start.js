@@ -13,7 +13,7 @@ for (const section of document.querySelectorAll(".scan")) {
   map.draw();
   select(...data.first);
 }
-document.querySelectorAll("figure.drawn").forEach(makeChart);
+document.querySelectorAll(".block.plots").forEach(makeCharts);
 document.querySelectorAll(".heads").forEach(makeHeads);
 document.querySelectorAll(".frames").forEach(makeFrames);
 document.querySelectorAll("table.sortable").forEach(makeSortable);
