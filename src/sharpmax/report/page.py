@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -57,14 +58,7 @@ def assemble(sections: Sequence[Section]) -> str:
 
 def fill(template: str, **values: Any) -> Markup:
     """A template with these values, each escaped unless it is markup of ours."""
-    environment = Environment(
-        loader=PackageLoader("sharpmax.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return Markup(environment.get_template(template).render(values))
+    return Markup(_environment().get_template(template).render(values))
 
 
 def embedded_json(value: Any) -> Markup:
@@ -76,6 +70,18 @@ def embedded_json(value: Any) -> Markup:
     for character, escape in _ESCAPED.items():
         text = text.replace(character, escape)
     return Markup(text)
+
+
+@cache
+def _environment() -> Environment:
+    """One for all sections: it keeps the templates that it has read."""
+    return Environment(
+        loader=PackageLoader("sharpmax.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 def _script() -> Markup:
