@@ -120,7 +120,7 @@ def test_an_evaluation_by_its_numbers():
     )
     assert "paper does harm: points of accuracy -25.8 at 16" in text
     assert "log-length:128 helps at some lengths and does harm at others" in text
-    assert "No difference was seen for constant:1.2@20-29 and calibration-entropy" in text
+    assert "No difference was seen for calibration-entropy and constant:1.2@20-29" in text
     assert "On this task use calibration-answers" in text
 
 

@@ -96,7 +96,7 @@ def content(found: Calibration) -> Content:
         advice=_advice(found),
         code=None
         if not found.heads
-        else 'with sharpmax.hf.sharpen(model, "calibration.json"):  # this file\n    ...',
+        else 'with sharpmax.hf.sharpen(model, "calibration.json"):\n    ...  # your task',
         blocks=[_map(found, sizes), *_rates(found), _table(found)] if found.heads else [],
     )
 

@@ -13,7 +13,7 @@ Row = dict[str, Any]
 
 
 def content(result: Result) -> Content:
-    config, rows = result.config, result.measurements["rows"]
+    config = result.config
     helps, harms, mixed, neither = _judged(result)
     return Content(
         what=f"evaluation on {config['task']}",
@@ -26,7 +26,7 @@ def content(result: Result) -> Content:
             f"seed {config['seed']}",
         ],
         findings=[_plain(result), *_told(result, helps, harms, mixed, neither)],
-        advice=_advice(helps, mixed, rows),
+        advice=_advice(helps, mixed),
         blocks=[_accuracy(result), _change(result), _table(result)],
         notes=config["notes"],
     )
@@ -37,10 +37,16 @@ def _rows_of(result: Result, arm: str) -> list[Row]:
 
 
 def _judged(result: Result) -> tuple[list[str], list[str], list[str], list[str]]:
-    """Ways of sharpening that help, harm, do both by length, or show no difference."""
+    """Ways of sharpening that help, harm, do both by length, or show no difference; in each, those
+    that gain most first.
+    """
     level = 1 - result.measurements["level"]
     sorted_arms: tuple[list[str], list[str], list[str], list[str]] = ([], [], [], [])
-    for arm in list(result.config["arms"])[1:]:
+
+    def gain(arm: str) -> float:
+        return float(sum(row["compared"]["difference"] for row in _rows_of(result, arm)))
+
+    for arm in sorted(list(result.config["arms"])[1:], key=gain, reverse=True):
         compared = [row["compared"] for row in _rows_of(result, arm)]
         clear = [one["difference"] for one in compared if one["p_adjusted"] < level]
         up, down = any(one > 0 for one in clear), any(one < 0 for one in clear)
@@ -81,17 +87,13 @@ def _told(result: Result, *judged: list[str]) -> list[str]:
     return said
 
 
-def _advice(helps: list[str], mixed: list[str], rows: list[Row]) -> list[str]:
+def _advice(helps: list[str], mixed: list[str]) -> list[str]:
     if not helps:
         extra = f" {joined(mixed)} may, at the lengths where it gains." if mixed else ""
         return [f"Leave the model as it is: no way of sharpening helped at every length.{extra}"]
-
-    def gain(arm: str) -> float:
-        return float(sum(row["compared"]["difference"] for row in rows if row["arm"] == arm))
-
     return [
-        f"On this task use {max(helps, key=gain)}, which gains most. What helps one task may harm "
-        "another: evaluate on what you need before you keep it."
+        f"On this task use {helps[0]}, which gains most. What helps one task may harm another: "
+        "evaluate on what you need before you keep it."
     ]
 
 
