@@ -1,4 +1,4 @@
-"""The README's picture: a report as a browser shows it. `make pictures`, after a change of the page.
+"""The README's picture: a report as a browser shows it. `make pictures` after the page changed.
 
 Needs a browser: Debian's Chromium, or another that Playwright can drive; none is downloaded.
 """
