@@ -10,6 +10,7 @@ from plot.synthetic import figure8
 from sharpmax import report
 from sharpmax.results import Result
 
+ALL = sorted({*report.KINDS, "scan", "calibration"})
 ROOT = Path(__file__).parents[2]
 FILES = sorted([*(ROOT / "results").glob("*.json"), *(ROOT / "results" / "long").glob("*.json")])
 EVIL = "<script>alert(1)</script></script>&\"'\u2028\u2029<img src=x onerror=alert(1)>"

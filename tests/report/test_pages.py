@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from browser import PHONE
-from report.published import everything, evil, one_of
+from report.published import ALL, everything, evil, one_of
 from report.synthetic import scan
-from report.test_kinds import ALL
 from sharpmax import report
 
 

@@ -20,6 +20,9 @@ from sharpmax.results import Result
 COLOURS = 7
 """Of lines, in the style sheet; the eighth line has the first again, and dashes."""
 
+WIDE = 16
+"""Heads a layer from which a map takes the whole width of the page."""
+
 Numbers = Sequence[float | None]
 
 
@@ -194,8 +197,16 @@ class Heads:
     text: str = ""
 
     @property
+    def widest(self) -> int:
+        return max(len(row) for row in self.present)
+
+    @property
+    def wide(self) -> bool:
+        return self.widest > WIDE
+
+    @property
     def data(self) -> Markup:
-        numbers = range(max(len(row) for row in self.present))
+        numbers = range(self.widest)
         statistics = [
             {name: getattr(one, name) for name in ("key", "name", "digits", "unit", "scale")}
             for one in self.measures

@@ -60,7 +60,7 @@ def _findings(result: Result, bound: np.ndarray, measured: np.ndarray | None) ->
     context = result.config["context"]
     least = power(float(log10_tokens(bound, SHARE).min()))
     first = (
-        f"From {least} tokens on the first of {bound.size} heads cannot give any token "
+        f"From {least} tokens on the first of {bound.size:,} heads cannot give any token "
         f"{percent(SHARE, 0)} of its weight, whatever the input"
     )
     if context is not None:

@@ -6,14 +6,12 @@ from dataclasses import asdict
 from typing import Any
 
 from sharpmax.report import provenance, reading, summary
+from sharpmax.report.blocks import WIDE
 from sharpmax.report.numbers import ends, number, rounded
 from sharpmax.report.page import Section, embedded_json, fill
 from sharpmax.report.reading import Head, Scan
 from sharpmax.report.statistics import POSITIONS
 from sharpmax.results import Result
-
-WIDE = 16
-"""Heads a layer from which the map takes the whole width of the page."""
 
 
 def section(result: Result, anchor: str, level: int) -> Section:
