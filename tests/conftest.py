@@ -20,6 +20,21 @@ hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, m
 hypothesis.settings.load_profile("fixed")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def compiled_once(tmp_path_factory, worker_id):
+    """What one process has compiled, the next need not: only the time of the tests depends on it."""
+    folder = tmp_path_factory.getbasetemp()
+    if worker_id != "master":
+        folder = folder.parent  # of all workers of pytest-xdist
+    jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    with pytest.MonkeyPatch.context() as patch:
+        # Read by the processes that tests start.
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(folder / "compiled"))
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        yield
+
+
 @pytest.fixture(params=LIBRARIES, ids=lambda library: library.name)
 def lib(request: pytest.FixtureRequest) -> Library:
     return request.param

@@ -42,6 +42,13 @@ def needs_entropy(policy: Policy) -> bool:
     return bool(getattr(policy, "needs_entropy", True))
 
 
+def differs_by_head(policy: Policy) -> bool:
+    """Whether a policy has an answer of its own for each head: it says `by_head = True`, and is
+    then asked for all heads at once, [batch kv_heads group query].
+    """
+    return bool(getattr(policy, "by_head", False))
+
+
 def inverse_temperatures(policy: Policy, entropy: Array, count: Array) -> Float[Array, "*rows"]:
     """The policy's answer for every row; a plain number serves them all."""
     answer = policy(entropy, count)

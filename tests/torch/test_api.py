@@ -13,6 +13,7 @@ import sharpmax as sx
 from sharpmax.torch import (
     attention,
     attention_stats,
+    cpu,
     fused,
     reference,
     scaled_dot_product_attention,
@@ -28,7 +29,7 @@ BIAS = torch.zeros(5, 7)
 def chosen(monkeypatch):
     """Which implementation ran."""
     ran = []
-    for module in (reference, streaming, fused):
+    for module in (reference, streaming, fused, cpu):
         attend = module.attend
 
         def spy(*args, module=module, attend=attend):
@@ -65,10 +66,18 @@ def test_fused_names_what_it_cannot_do(options, name, chosen):
         scaled_dot_product_attention(**call, impl="fused")
     assert "\n" not in str(caught.value)
     scaled_dot_product_attention(**call)
-    assert chosen == ["streaming"]
+    assert chosen in (["cpu"], ["streaming"])
 
 
-def test_auto_follows_its_rules(chosen):
+@pytest.fixture(params=[None, "numba"], ids=["with numba", "without numba"])
+def missing(request, monkeypatch):
+    monkeypatch.setattr(cpu, "missing", lambda: request.param)
+    return request.param
+
+
+def test_auto_follows_its_rules(chosen, missing):
+    first = "streaming" if missing else "cpu"
+    numbers = "fused" if missing else "cpu"
     needs = QUERY.clone().requires_grad_()
     scaled_dot_product_attention(QUERY, KEY, KEY)
     scaled_dot_product_attention(needs, KEY, KEY)
@@ -77,14 +86,14 @@ def test_auto_follows_its_rules(chosen):
     attention_stats(QUERY, KEY)
     attention_stats(QUERY, KEY, softcap=3.0)
     scaled_dot_product_attention(QUERY, KEY, KEY, normaliser=sx.softmax)
-    assert chosen == ["streaming", "fused", "streaming", "fused", "streaming", "reference"]
+    assert chosen == [first, "fused", first, numbers, first, "reference"]
     del chosen[:]
     scaled_dot_product_attention(QUERY, KEY, KEY, policy=sx.Constant(1.0))
     attention(QUERY, KEY, KEY, policy=sx.Constant(1.0))
-    assert chosen == ["fused", "streaming"]  # one call suffices where nobody asks for the entropy
+    assert chosen == ["fused", first]  # one call suffices where nobody asks for the entropy
 
 
-@pytest.mark.parametrize("impl", ["reference", "streaming", "fused"])
+@pytest.mark.parametrize("impl", ["reference", "streaming", "fused", "cpu"])
 def test_a_name_asked_for_runs(impl, chosen):
     scaled_dot_product_attention(QUERY, KEY, KEY, impl=impl)
     assert chosen[0] == impl

@@ -11,6 +11,7 @@ import torch
 
 import sharpmax as sx
 import truth
+from attention_cases import OPTIONS, SIZES, STATS, make, mask_of
 from sharpmax.torch import (
     attention,
     attention_stats,
@@ -21,9 +22,7 @@ from sharpmax.torch import (
 )
 from sharpmax.torch.problem import pose
 
-STATS = ("entropy", "log_sum_exp", "max_logit", "min_logit", "count", "inverse_temperature")
 IMPLEMENTATIONS = ("reference", "streaming", "fused")
-SIZES = [(1, 1, 4), (1, 19, 2), (7, 7, 1), (13, 29, 2), (29, 13, 4)]
 
 
 @pytest.fixture(autouse=True)
@@ -32,29 +31,6 @@ def many_blocks(monkeypatch):
     monkeypatch.setattr(blocks, "BLOCK", 300)
     monkeypatch.setattr(blocks, "BLOCK_ROWS", 4)
     monkeypatch.setattr(blocks, "WORTH_KEEPING", 40)
-
-
-def make(rng, queries, keys, *, kv_heads=4, dim=8, spread=3.0):
-    query = rng.normal(size=(2, 4, queries, dim)) * spread
-    key = rng.normal(size=(2, kv_heads, keys, dim))
-    value = rng.normal(size=(2, kv_heads, keys, dim))
-    return query, key, value
-
-
-def mask_of(rng, kind, queries, keys):
-    """attn_mask, and what it means: which keys are visible, and what is added."""
-    if kind == "none":
-        return None, {}
-    if kind == "bias":
-        bias = rng.normal(size=(4, queries, keys))
-        bias[:, rng.random((queries, keys)) < 0.3] = -np.inf
-        bias[:, 0] = -np.inf
-        return torch.tensor(bias), {"bias": bias}
-    shape = {"padding": (2, 1, 1, keys), "rows": (queries, keys), "heads": (1, 4, queries, keys)}
-    visible = rng.random(shape[kind]) < 0.6
-    if kind != "padding":
-        visible[..., 0, :] = False
-    return torch.tensor(visible), {"visible": visible}
 
 
 def assert_is(found, expected: truth.Truth, tolerance: float):
@@ -69,9 +45,6 @@ def attend(arrays, mask, causal, impl, options):
     tensors = map(torch.tensor, arrays)
     settings = {"attn_mask": mask, "is_causal": causal, "enable_gqa": True, "impl": impl}
     return attention(*tensors, **settings, **options)
-
-
-OPTIONS = [{}, {"softcap": 2.5}, {"sinks": True}, {"scale": 0.2}, {"softcap": 4.0, "sinks": True}]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -367,6 +340,32 @@ def test_dropout_is_the_same_on_the_way_back(rng):
         query.detach(), key.detach(), probe, dropout_p=0.5, impl="streaming"
     )
     torch.testing.assert_close(gradient, weights.sum(2)[..., None].expand_as(gradient))
+
+
+class ByHead:
+    """Sharpens the second query head only."""
+
+    by_head = True
+
+    def __call__(self, entropy, count):
+        heads = torch.arange(4).view(entropy.shape[1], entropy.shape[2], 1)
+        return torch.where(heads == 1, 1 + entropy, 1.0)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_a_policy_that_differs_by_head_sees_all_heads(rng, kv_heads):
+    """However small the blocks are: here several would fit one head only."""
+    query, key, value = map(torch.tensor, make(rng, 13, 40, kv_heads=kv_heads))
+    found, expected = (
+        attention(query, key, value, enable_gqa=True, policy=ByHead(), impl=impl)
+        for impl in ("streaming", "reference")
+    )
+    assert (expected.stats.inverse_temperature[:, 1] > 1).all()
+    assert (expected.stats.inverse_temperature[:, [0, 2, 3]] == 1).all()
+    torch.testing.assert_close(found.output, expected.output)
+    torch.testing.assert_close(found.stats.inverse_temperature, expected.stats.inverse_temperature)
+    with pytest.raises(NotImplementedError, match="a policy that differs by head"):
+        attention(*(one.float() for one in (query, query, query)), policy=ByHead(), impl="cpu")
 
 
 def test_counting_keys_agrees(rng):

@@ -19,6 +19,7 @@ ADDS = {
     "cli": ("cli", "this command, results and pictures"),
     "torch": ("torch", "attention for PyTorch"),
     "jax": ("jax", "attention for JAX"),
+    "cpu": ("cpu", "fast adaptive attention on a CPU"),
     "hf": ("hf", "scan, certify and sharpen Hugging Face models"),
     "experiments": ("experiments.max_retrieval", "train and evaluate the paper's experiments"),
     "clrs": ("experiments.clrs_text", "CLRS-Text: generate, train and evaluate"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -69,6 +69,7 @@ class ByHead:
     """A policy that follows each head's last rule."""
 
     rules: tuple[Rule, ...]
+    by_head: ClassVar[bool] = True
 
     @property
     def needs_entropy(self) -> bool:

@@ -40,6 +40,7 @@ class ByRate:
     rates: tuple[float, ...]
     from_tokens: int
     needs_entropy: ClassVar[bool] = False
+    by_head: ClassVar[bool] = True
 
     def __call__(self, entropy: Any, count: Any, /) -> Float[Tensor, "batch kv_heads group query"]:
         _, kv_heads, group, _ = entropy.shape

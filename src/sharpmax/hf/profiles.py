@@ -96,6 +96,7 @@ class _Tried:
     """A policy whose inverse temperatures, by head, autograd follows."""
 
     needs_entropy = False
+    by_head = True
 
     def __init__(self, log: Float[Tensor, " heads"]) -> None:
         self.log = log

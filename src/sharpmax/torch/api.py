@@ -4,11 +4,12 @@ The name of a function says what is computed, `impl` says how:
 
 - `"reference"`: readable, holds the whole matrix; the specification, and any normaliser.
 - `"streaming"`: plain torch by blocks of rows; every option, device and type.
+- `"cpu"`: compiled for the CPU, one pass over the keys; without gradients, see `cpu.refusal`.
 - `"fused"`: two calls of a fused kernel that returns the log-sum-exp; see `fused.refusal` for what
   it cannot do.
-- `"auto"`: `reference` if a normaliser is given; `streaming` for an output whose policy looks at
-  the entropy on a CPU without gradients, where it is the faster one; else `fused` where it can do
-  all that is asked; else `streaming`.
+- `"auto"`: `reference` if a normaliser is given. Where the entropy is looked at, `cpu` if it can do
+  all that is asked; if not, `streaming` for an output on a CPU without gradients, where it is the
+  faster one. Else `fused` where it can do all that is asked; else `streaming`.
 
 An implementation asked for by name runs or raises.
 """
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from sharpmax.policies import PAPER, Constant, LogLength, Policy, Polynomial, needs_entropy
-from sharpmax.torch import fused, reference, streaming
+from sharpmax.torch import cpu, fused, reference, streaming
 from sharpmax.torch.problem import Problem, pose
 from sharpmax.torch.reference import Normaliser
 from sharpmax.torch.stats import AttentionOutput, AttentionStats
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
         | Float[Tensor, "*batch|1 heads|1 query|1 key|1"]
     )
 
-IMPLEMENTATIONS = ("auto", "reference", "streaming", "fused")
+IMPLEMENTATIONS = ("auto", "reference", "streaming", "fused", "cpu")
 
 
 def scaled_dot_product_attention(
@@ -163,6 +164,8 @@ def _dispatch(
             return reference.attend(problem, policy, normaliser)
         if chosen == "streaming":
             return streaming.attend(problem, policy, stats)
+        if chosen == "cpu":
+            return cpu.attend(problem, policy, stats)
         return fused.attend(problem, policy, stats)
 
 
@@ -194,18 +197,29 @@ def _choose(
         return _only_reference(problem, policy, impl)
     if impl in ("reference", "streaming"):
         return impl
+    looks = stats or needs_entropy(policy)
+    if impl == "cpu" or (impl == "auto" and looks):
+        reason = cpu.refusal(problem, policy)
+        if reason is None:
+            return "cpu"
+        if impl == "cpu":
+            raise _cannot(impl, reason)
     on_cpu = problem.query.device.type == "cpu"
-    two_calls = problem.value is not None and (stats or needs_entropy(policy))
+    two_calls = looks and problem.value is not None
     if impl == "auto" and on_cpu and two_calls and not problem.differentiates:
         return "streaming"
     reason = fused.refusal(problem)
     if reason is None:
         return "fused"
     if impl == "fused":
-        raise NotImplementedError(
-            f'impl="fused" cannot do {reason}; use impl="streaming" or leave the choice to "auto"'
-        )
+        raise _cannot(impl, reason)
     return "streaming"
+
+
+def _cannot(impl: str, reason: str) -> NotImplementedError:
+    return NotImplementedError(
+        f'impl="{impl}" cannot do {reason}; use impl="streaming" or leave the choice to "auto"'
+    )
 
 
 def _only_reference(problem: Problem, policy: Policy, impl: str) -> str:

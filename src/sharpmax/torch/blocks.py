@@ -72,9 +72,12 @@ class Block(NamedTuple):
 
 
 def over_blocks(
-    problem: Problem, compute: Callable[[Block], tuple[Tensor, ...]]
+    problem: Problem, compute: Callable[[Block], tuple[Tensor, ...]], *, all_heads: bool = False
 ) -> tuple[Tensor, ...]:
-    """Run `compute` on each block and join its answers, all [batch kv_heads group query *rest]."""
+    """Run `compute` on each block and join its answers, all [batch kv_heads group query *rest].
+
+    With `all_heads` every block has all of them, and fewer rows.
+    """
     recorded = problem.differentiates
     if recorded:
         compute = functools.partial(
@@ -84,9 +87,12 @@ def over_blocks(
     keys = problem.key.shape[2]
     # A window cuts the keys of a block.
     reach = keys if problem.window is None else min(keys, 2 * problem.window + BLOCK_ROWS)
-    row = max(1, group * reach)
+    row = max(1, group * reach * (heads if all_heads else 1))
     rows = min(max(1, BLOCK // row), max(1, queries), BLOCK_ROWS)
-    head_step = min(max(1, BLOCK // (row * rows)), max(1, heads))
+    if all_heads:
+        row, head_step = row // max(1, heads), max(1, heads)
+    else:
+        head_step = min(max(1, BLOCK // (row * rows)), max(1, heads))
     batch_step = min(max(1, BLOCK // (row * rows * max(1, heads))), max(1, batch))
     if rows * group < WORTH_FOLDING and not all(map(_folds, (problem.key, problem.value))):
         batch_step = 1

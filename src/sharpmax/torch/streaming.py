@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sharpmax.policies import Policy, inverse_temperatures
+from sharpmax.policies import Policy, differs_by_head, inverse_temperatures
 from sharpmax.torch import blockwise
 from sharpmax.torch.blocks import Block, over_blocks
 from sharpmax.torch.blockwise import Rows
@@ -21,7 +21,7 @@ def attend(
 ) -> tuple[Tensor | None, AttentionStats | None]:
     """Output if there are values, statistics if asked, as `reference` defines them."""
     compute = functools.partial(_attend, problem, policy, stats)
-    found_output, *rest = over_blocks(problem, compute)
+    found_output, *rest = over_blocks(problem, compute, all_heads=differs_by_head(policy))
     output = None if problem.value is None else problem.restore(found_output)
     if not stats:
         return output, None

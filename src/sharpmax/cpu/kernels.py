@@ -1,0 +1,351 @@
+"""What is computed of a block of query rows, compiled by numba for the CPU at hand.
+
+Queries are multiplied by keys once: a block's logits are kept, in tiles, from there to the product
+with the values, so that a second exponential costs little; the temperature of a row is found
+between the two. Products are those of the BLAS that SciPy brings; each touches a tile that the
+nearest cache still holds.
+
+Logits are in bits, a weight is 2**(factor * (logit - top)): no underflow is slow in base 2.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int
+
+LOG_2 = math.log(2)
+BITS = 1 / LOG_2
+"""One nat in bits."""
+
+SUMS = {"reassoc", "nsz", "contract"}
+"""What lets a sum run in lanes. Not `nnan` or `ninf`: both may come, and mean something."""
+FUSED = {"contract"}
+
+Float32 = np.float32
+
+# 2**f for f in [-0.5, 0.5], interpolated at Chebyshev's points; off by 0.97 units in the last place
+# with the rounding of float32, see the tests.
+C0, C1, C2, C3, C4, C5, C6 = (
+    Float32(coefficient)
+    for coefficient in np.polynomial.Chebyshev.interpolate(np.exp2, 6, domain=[-0.5, 0.5])
+    .convert(kind=np.polynomial.Polynomial)
+    .coef
+)
+LOWEST = Float32(-127.0)
+"""Here, and half above, the power is 0: float32 would have subnormal numbers, which are slow."""
+ONE = np.int32(127 << 23)
+"""The bits of 1.0: an integer n in the exponent's place makes them those of 2**n."""
+ROUNDS = Float32(1.5 * 2**23)
+"""Added to a number it leaves the nearest integer in the last bits."""
+ALL_BUT_SIGN = np.int32(0x7FFFFFFF)
+
+
+def _reinterpret(source: Any, target: Any, kind: ir.Type) -> Any:
+    """A function that takes the bits of a number for those of another type."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], kind)
+
+    def typed(typing: Any, number: Any) -> Any:
+        return target(source), build
+
+    return intrinsic(typed)
+
+
+_bits: Any = _reinterpret(types.float32, types.int32, ir.IntType(32))
+_float: Any = _reinterpret(types.int32, types.float32, ir.FloatType())
+
+
+@njit(fastmath=FUSED, forceinline=True)
+def exp2(x: Any) -> Any:
+    """2**x for x up to 0, to 1 unit in the last place; NaN stays NaN.
+
+    By hand, since a call of the C library's would keep a loop from running in lanes.
+    """
+    clipped = LOWEST if x < LOWEST else x
+    shifted = clipped + ROUNDS
+    f = clipped - (shifted - ROUNDS)
+    p = C6
+    p = p * f + C5
+    p = p * f + C4
+    p = p * f + C3
+    p = p * f + C2
+    p = p * f + C1
+    p = p * f + C0
+    return p * _float((_bits(shifted) << 23) + ONE)
+
+
+@njit(fastmath=FUSED, forceinline=True)
+def tanh(x: Any) -> Any:
+    """To 2 units in the last place of 1; near 0, where (1 - e) / (1 + e) would lose digits, by its
+    series.
+    """
+    size = abs(x)
+    e = exp2(Float32(-2 * BITS) * size)
+    far = (Float32(1) - e) / (Float32(1) + e)
+    s = x * x
+    p = Float32(62 / 2835)
+    p = p * s - Float32(17 / 315)
+    p = p * s + Float32(2 / 15)
+    p = p * s - Float32(1 / 3)
+    near = x + x * s * p
+    return near if size < Float32(0.25) else (far if x > 0 else -far)
+
+
+@njit(forceinline=True)
+def _ordered(x: Any) -> Any:
+    """An integer that is larger where the number is: their maximum runs in lanes, that of floats
+    does not, because of NaN.
+    """
+    b = _bits(x)
+    return b ^ ((b >> 31) & ALL_BUT_SIGN)
+
+
+@njit(forceinline=True)
+def _multiply(
+    query: Float[np.ndarray, "rows dim"],
+    key: Float[np.ndarray, "keys dim"],
+    logits: Float[np.ndarray, "rows keys"],
+) -> None:
+    """logits = query keyᵀ."""
+    if query.shape[0] == 1:
+        np.dot(key, query[0], logits[0])
+    else:
+        np.dot(query, key.T, logits)
+
+
+@njit(fastmath=FUSED)
+def _cap(logits: Float[np.ndarray, "rows keys"], size: Any) -> None:
+    """size * tanh(logit)."""
+    flat = logits.reshape(-1)
+    for j in range(len(flat)):
+        flat[j] = size * tanh(flat[j])
+
+
+@njit(fastmath=FUSED)
+def _add(
+    logits: Float[np.ndarray, "rows keys"],
+    bias: Float[np.ndarray, "groups queries keys"],
+    lowest: Any,
+) -> None:
+    """Add a bias in nats; `lowest` or less hides the key."""
+    queries = bias.shape[1]
+    for r in range(logits.shape[0]):
+        row, its = logits[r], bias[r // queries, r % queries]
+        for j in range(len(row)):
+            hidden = its[j] <= lowest
+            row[j] = -np.inf if hidden else row[j] + its[j] * Float32(BITS)
+
+
+@njit
+def _hide(
+    logits: Float[np.ndarray, "rows keys"], mask: Bool[np.ndarray, "groups queries keys"]
+) -> None:
+    """-inf where the mask is False, also over NaN."""
+    queries = mask.shape[1]
+    for r in range(logits.shape[0]):
+        row, its = logits[r], mask[r // queries, r % queries]
+        for j in range(len(row)):
+            row[j] = row[j] if its[j] else -np.inf
+
+
+@njit(forceinline=True)
+def _largest(logits: Float[np.ndarray, "rows keys"], r: int, begin: int, end: int) -> Any:
+    largest = _ordered(Float32(-np.inf))
+    for j in range(np.uintp(begin), np.uintp(end)):
+        largest = max(largest, _ordered(logits[r, j]))
+    return _float(largest ^ ((largest >> 31) & ALL_BUT_SIGN))
+
+
+@njit(forceinline=True)
+def _smallest(logits: Float[np.ndarray, "rows keys"], r: int, begin: int, end: int) -> Any:
+    """But for -inf, which is hidden: it is made the largest."""
+    hidden, smallest = _ordered(Float32(-np.inf)), _ordered(Float32(np.inf))
+    for j in range(np.uintp(begin), np.uintp(end)):
+        o = _ordered(logits[r, j])
+        smallest = min(smallest, ALL_BUT_SIGN if o <= hidden else o)
+    return _float(smallest ^ ((smallest >> 31) & ALL_BUT_SIGN))
+
+
+@njit(forceinline=True)
+def _visible(logits: Float[np.ndarray, "rows keys"], r: int, begin: int, end: int) -> Any:
+    count, hidden = 0, _ordered(Float32(-np.inf))
+    for j in range(np.uintp(begin), np.uintp(end)):
+        count += 0 if _ordered(logits[r, j]) == hidden else 1
+    return count
+
+
+@njit(fastmath=SUMS)
+def _sums(logits: Float[np.ndarray, "rows keys"], r: int, begin: int, end: int, top: Any) -> Any:
+    """Of 2**(logit - top), and of that times (logit - top)."""
+    total, moment = Float32(0), Float32(0)
+    for j in range(np.uintp(begin), np.uintp(end)):
+        offset = logits[r, j] - top
+        e = exp2(offset)
+        total += e
+        # A weight of 0 may have an offset of -inf, and their product would be NaN.
+        moment += e * (LOWEST if offset < LOWEST else offset)
+    return total, moment
+
+
+@njit(fastmath=SUMS)
+def _weights(
+    logits: Float[np.ndarray, "rows keys"], r: int, begin: int, end: int, top: Any, factor: Any
+) -> Any:
+    """2**(factor * (logit - top)), over the logits; their sum."""
+    total = Float32(0)
+    for j in range(np.uintp(begin), np.uintp(end)):
+        e = exp2((logits[r, j] - top) * factor)
+        logits[r, j] = e
+        total += e
+    return total
+
+
+@njit
+def _shared(logits: Float[np.ndarray, "rows keys"], r: int, begin: int, end: int) -> Any:
+    """1 for each +inf and 0 for the rest, over the logits; their sum. NaN stays."""
+    total = Float32(0)
+    for j in range(np.uintp(begin), np.uintp(end)):
+        infinite = Float32(1) if logits[r, j] == np.inf else Float32(0)
+        logits[r, j] = infinite if logits[r, j] == logits[r, j] else logits[r, j]
+        total += logits[r, j]
+    return total
+
+
+@njit(forceinline=True)
+def _infinities(logits: Float[np.ndarray, "rows keys"], r: int, begin: int, end: int) -> Any:
+    count = Float32(0)
+    for j in range(np.uintp(begin), np.uintp(end)):
+        x = logits[r, j]
+        count += Float32(1) if x == np.inf else (x if x != x else Float32(0))
+    return count
+
+
+@njit(forceinline=True)
+def _higher(one: Any, other: Any) -> Any:
+    """The larger one; NaN if either is."""
+    return one if one >= other or one != one else other
+
+
+@njit(forceinline=True)
+def _learn(
+    logits: Float[np.ndarray, "rows keys"],
+    r: int,
+    begin: int,
+    end: int,
+    known: Float[np.ndarray, "four rows"],
+) -> None:
+    """What this part of a row adds to its top, sum and moment."""
+    before, total, moment = known[0, r], known[2, r], known[3, r]
+    top = _higher(before, _largest(logits, r, begin, end))
+    known[0, r] = top
+    if top == -np.inf:  # nothing was seen yet
+        return
+    if top == np.inf:  # infinite logits share all of the mass
+        total = total if before == np.inf else Float32(0)
+        known[2, r], known[3, r] = total + _infinities(logits, r, begin, end), Float32(0)
+        return
+    if total > 0 and top > before:  # what was summed was below another top
+        fall = before - top
+        shrunk = exp2(fall)
+        moment = shrunk * (moment + max(fall, LOWEST) * total)
+        total *= shrunk
+    more = _sums(logits, r, begin, end, top)
+    known[2, r], known[3, r] = total + more[0], moment + more[1]
+
+
+@njit(nogil=True, cache=True)
+def survey(
+    query: Float[np.ndarray, "rows dim"],
+    key: Float[np.ndarray, "keys dim"],
+    space: Float[np.ndarray, " rows*keys"],
+    tile: int,
+    first: Int[np.ndarray, " rows"],
+    stop: Int[np.ndarray, " rows"],
+    softcap: Float32,
+    bias: Float[np.ndarray, "groups queries keys"],
+    lowest: Float32,
+    mask: Bool[np.ndarray, "groups queries keys"],
+    entropy: bool,
+    smallest: bool,
+    known: Float[np.ndarray, "four rows"],
+    count: Int[np.ndarray, " rows"],
+) -> None:
+    """Logits in bits into `space`, tile after tile, and what is known of each row. No softcap is 0,
+    no bias or mask an empty one.
+    """
+    rows = query.shape[0]
+    masked = bias.size > 0 or mask.size > 0
+    for at in range(0, key.shape[0], tile):
+        wide = min(tile, key.shape[0] - at)
+        logits = space[rows * at : rows * (at + wide)].reshape(rows, wide)
+        _multiply(query, key[at : at + wide], logits)
+        if softcap > 0:
+            _cap(logits, softcap)
+        if bias.size > 0:
+            _add(logits, bias[:, :, at : at + wide], lowest)
+        if mask.size > 0:
+            _hide(logits, mask[:, :, at : at + wide])
+        for r in range(np.uintp(rows)):
+            begin, end = max(first[r] - at, 0), min(stop[r] - at, wide)
+            if begin < end:
+                count[r] += _visible(logits, r, begin, end) if masked else end - begin
+                if smallest:
+                    known[1, r] = min(known[1, r], _smallest(logits, r, begin, end))
+                if entropy:
+                    _learn(logits, r, begin, end, known)
+                else:
+                    known[0, r] = _higher(known[0, r], _largest(logits, r, begin, end))
+
+
+@njit(nogil=True, cache=True)
+def weigh(
+    value: Float[np.ndarray, "keys value_dim"],
+    space: Float[np.ndarray, " rows*keys"],
+    tile: int,
+    first: Int[np.ndarray, " rows"],
+    stop: Int[np.ndarray, " rows"],
+    top: Float[np.ndarray, " rows"],
+    factor: Float[np.ndarray, " rows"],
+    total: Float[np.ndarray, " rows"],
+    output: Float[np.ndarray, "rows value_dim"],
+) -> None:
+    """Weights over the logits in `space`, their sum, and the weighted mean of the values."""
+    rows = output.shape[0]
+    part = np.empty((rows, output.shape[1]), np.float32)
+    for at in range(0, value.shape[0], tile):
+        wide = min(tile, value.shape[0] - at)
+        logits = space[rows * at : rows * (at + wide)].reshape(rows, wide)
+        for r in range(np.uintp(rows)):
+            begin = min(max(first[r] - at, 0), wide)
+            end = max(min(stop[r] - at, wide), begin)
+            if top[r] == -np.inf:  # nothing is seen
+                end = begin
+            for j in range(np.uintp(begin)):
+                logits[r, j] = Float32(0)
+            for j in range(np.uintp(end), np.uintp(wide)):
+                logits[r, j] = Float32(0)
+            if top[r] == np.inf:
+                total[r] += _shared(logits, r, begin, end)
+            else:
+                total[r] += _weights(logits, r, begin, end, top[r], factor[r])
+        if rows == 1:
+            np.dot(logits[0], value[at : at + wide], part[0])
+        else:
+            np.dot(logits, value[at : at + wide], part)
+        # Loops, since numba takes seconds to compile the same in array notation.
+        for r in range(np.uintp(rows)):
+            for j in range(np.uintp(output.shape[1])):
+                output[r, j] += part[r, j]
+    for r in range(np.uintp(rows)):
+        share = Float32(1) / total[r] if total[r] != 0 else Float32(1)
+        for j in range(np.uintp(output.shape[1])):
+            output[r, j] *= share
