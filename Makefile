@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Starts a cluster of several processes, which on a busy machine may take longer than Ray waits.
 ALONE := tests/experiments/test_cluster.py
 
-.PHONY: demo test check bench format clean
+.PHONY: demo test check bench format pictures clean
 
 demo: $(VENV)/demo.done
 	$(BIN)/sharpmax demo --out build/demo --overwrite
@@ -36,6 +36,10 @@ bench: $(VENV)/test.done
 format: $(VENV)/test.done
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The README's picture, after the report has changed; needs a browser.
+pictures: $(VENV)/test.done
+	$(BIN)/python docs/pictures.py
 
 clean:
 	rm -rf $(VENV) build dist

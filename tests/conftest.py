@@ -12,6 +12,8 @@ import torch
 
 from libraries import LIBRARIES, Library
 
+pytest_plugins = ["browser"]
+
 if not torch.cuda.is_available():
     # Without a GPU Triton's interpreter runs the kernels. It must be told before triton is
     # imported, by whichever test comes first.

@@ -25,14 +25,14 @@ def test_missing_and_too_old(monkeypatch, capsys, installed, found, fits):
     real = metadata.version
 
     def version(name):
-        if name != "plotly":
+        if name != "jinja2":
             return real(name)
         if installed is None:
             raise metadata.PackageNotFoundError(name)
         return installed
 
     monkeypatch.setattr(doctor.metadata, "version", version)
-    check = next(check for check in doctor.examine() if check.package == "plotly")
+    check = next(check for check in doctor.examine() if check.package == "jinja2")
     assert (check.found, check.fits) == (found, fits)
     monkeypatch.setattr(doctor, "find_spec", lambda name: object())
     doctor.doctor()

@@ -13,45 +13,17 @@ from matplotlib import image
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from hf.small import llama, tokenizer
+from plot.synthetic import figure8
 from sharpmax import UserError, hf, plot
 from sharpmax.cli import tables
 from sharpmax.experiments import head_entropy, one_head, power_series
-from sharpmax.experiments.clrs_text.algorithms import ALGORITHMS, TEST_SIZES, TRAIN_SIZES
-from sharpmax.experiments.clrs_text.arms import ARMS
+from sharpmax.experiments.clrs_text.algorithms import TRAIN_SIZES
 from sharpmax.plot import style
-from sharpmax.results import Result, Stopwatch
+from sharpmax.results import Result
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ("figure2", "figure6", "figure7", "leaderboard", "policies", "table1", "unknowns")
 """Drawn from what is published: making them anew takes minutes."""
-
-
-def curve(sizes: list[int], slope: float) -> dict[str, object]:
-    mean = [max(0.0, 1 - slope * size / 64) for size in sizes]
-    spread = [0.02] * len(sizes)
-    return {"mean": mean, "std_tests": spread, "std_trainings": spread, "mean_entropy": mean}
-
-
-def figure8(algorithms: int = 8) -> Result:
-    """Made up: a picture needs no training."""
-    slopes = {"softmax": 1.0, "adaptive": 0.7, "inference": 1.5}
-    panels = {}
-    for name in ALGORITHMS[:algorithms]:
-        sizes = list(TEST_SIZES[name])
-        arms = {arm: curve(sizes, slope) for arm, slope in slopes.items()}
-        panels[name] = {"sizes": sizes, "train_sizes": list(TRAIN_SIZES[name]), "arms": arms}
-    return Result(
-        kind="figure8",
-        config={},
-        seeds=(0, 1),
-        measurements={
-            "model": "Gemma of 1,000,000 parameters",
-            "test_seeds": [3, 14],
-            "labels": {name: ARMS[name].label for name in slopes},
-            "algorithms": panels,
-        },
-        provenance=Stopwatch().provenance(),
-    )
 
 
 EXPERIMENTS = {

@@ -15,7 +15,7 @@ import pytest
 from report.pages import Page, html_of_a_scan, tiny
 from report.synthetic import RULES, changed, scan, without_head
 from sharpmax import UserError, report
-from sharpmax.report import KINDS, page
+from sharpmax.report import page
 from sharpmax.results import Result
 
 ARXIV = "https://arxiv.org/abs/2410.01104"
@@ -35,12 +35,13 @@ def test_nothing_is_loaded():
     assert "@import" not in style
 
 
-def test_the_policy_allows_the_two_scripts_and_no_request():
+def test_the_policy_allows_the_script_and_no_request():
     found = Page(html_of_a_scan())
     policy = next(m["content"] for m in found.all("meta") if m.get("http-equiv"))
     assert "default-src 'none'" in policy
     hashes = re.findall(r"'sha256-(.*?)'", policy)
     run = [script for script in found.scripts if not script.startswith("{")]
+    assert len(run) == 1
     assert hashes == [
         base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in run
     ]
@@ -50,7 +51,7 @@ def test_the_policy_allows_the_two_scripts_and_no_request():
 
 def test_small_and_the_same_each_time():
     html = html_of_a_scan()
-    assert 4_500_000 < len(html.encode()) < 6_000_000
+    assert len(html.encode()) < 600_000
     assert report.render([scan()]) == html
 
 
@@ -76,7 +77,7 @@ def evil_scan() -> Result:
 
 def test_text_of_a_result_is_only_ever_text():
     found, harmless = Page(report.render([evil_scan()])), Page(html_of_a_scan())
-    assert len(found.scripts) == len(harmless.scripts) == 3
+    assert len(found.scripts) == len(harmless.scripts) == 2
     assert not found.all("img")
     assert {tag for tag, _ in found.elements} == {tag for tag, _ in harmless.elements}
     shown = "<script>alert(1)</script></script>&\"'"
@@ -126,13 +127,13 @@ def test_a_number_that_is_not_there():
     arrays["last_sink"][-1, 0, 1] = np.nan
     html = report.render([tiny().with_arrays(**arrays)])
     row = re.search(r'<tr data-row="0" data-column="1">(.*?)</tr>', html)[1]
-    assert row.count("<td>\N{EN DASH}</td>") == 1
+    assert row.count('<td data-value="">\N{EN DASH}</td>') == 1
 
 
 def test_the_table_can_be_sorted_and_read():
     found = Page(html_of_a_scan())
     assert [header["aria-sort"] for header in found.all("th")] == ["ascending"] + ["none"] * 10
-    assert len([button for button in found.all("button") if "data-sort" in button]) == 11
+    assert len(found.all("button")) == 11
     entropy = scan().arrays["last_entropy"][-1, 3, 4]
     row = re.search(r'<tr data-row="3" data-column="4">(.*?)</tr>', html_of_a_scan())[1]
     cells = re.findall(r"<td[^>]*>(.*?)</td>", row)
@@ -172,21 +173,22 @@ def test_several_results_share_one_page():
     html = report.render([scan(2, 2, 2, model=models[0]), scan(3, 4, 1, model=models[1])])
     found = Page(html)
     assert len(found.data) == 2
-    assert len(found.scripts) == 4
+    assert len(found.scripts) == 3
     identifiers = [attributes["id"] for _, attributes in found.elements if "id" in attributes]
     assert len(identifiers) == len(set(identifiers))
     contents = re.search(r"<nav.*?</nav>", html, re.S)[0]
     for number, model in enumerate(models, start=1):
-        assert f'<a href="#scan-{number}">{model}</a>' in contents
+        assert f'<a href="#scan-{number}">{model}</a> <span class="what">scan</span>' in contents
         assert f"scan-{number}" in identifiers
     assert html.count("<h1>") == 1
     assert "<nav" not in html_of_a_scan().partition("<script")[0]
 
 
 def test_unknown_kinds_are_refused():
-    assert set(KINDS) == {"scan"}
-    with pytest.raises(UserError, match="no report for results of kind 'growth': expected scan"):
-        report.render([tiny(), tiny().model_copy(update={"kind": "growth"})])
+    with pytest.raises(
+        UserError, match=r"^two: no report for results of kind 'growth': expected bench-jax, "
+    ):
+        report.render([tiny(), tiny().model_copy(update={"kind": "growth"})], names=["one", "two"])
     with pytest.raises(UserError, match="at least one result"):
         report.render([])
 
@@ -235,8 +237,8 @@ def test_a_report_is_not_replaced_unasked(tmp_path):
     assert [one.name for one in path.parent.iterdir()] == ["report.html"]
 
 
-@pytest.mark.parametrize("package", ["plotly", "jinja2"])
-def test_a_missing_package_is_one_sentence(package):
+def test_a_missing_package_is_one_sentence():
+    package = "jinja2"
     source = f"import sys; sys.modules[{package!r}] = None\nimport sharpmax.report"
     done = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, check=False

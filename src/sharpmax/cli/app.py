@@ -16,6 +16,7 @@ from sharpmax.cli import (
     evaluate,
     leaderboard,
     lm_eval,
+    report,
     reproduce,
     scan,
 )
@@ -36,6 +37,7 @@ app.command(context_settings=lm_eval.CONTEXT)(lm_eval.lm_eval)
 app.command(help=reproduce.HELP)(reproduce.reproduce)
 app.command()(leaderboard.leaderboard)
 app.add_typer(clrs.clrs, name="clrs")
+app.command()(report.report)
 app.command()(doctor.doctor)
 
 

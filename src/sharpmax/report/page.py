@@ -1,7 +1,7 @@
 """A page that works from disk, for ever: everything inlined, everything foreign escaped.
 
-A policy in the page itself names the two scripts by their hash and forbids every request, so that
-neither a hole in the escaping nor a chart library's habit can run or load anything else.
+A policy in the page itself names its one script by its hash and forbids every request, so that a
+hole in the escaping could neither run nor load anything.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -19,12 +20,15 @@ from sharpmax._errors import MissingExtraError
 try:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
-    from plotly.offline import get_plotlyjs
 except ModuleNotFoundError as error:
-    missing = (error.name or "plotly").partition(".")[0]
+    missing = (error.name or "jinja2").partition(".")[0]
     raise MissingExtraError(missing, "report", "the HTML report") from error
 
-SCRIPTS = ("common.js", "map.js", "head.js", "curves.js", "table.js", "start.js")
+STYLES = ("charts.css", "page.css")  # the second has the last word, on phones and paper
+SCRIPTS = (
+    *("common.js", "axes.js", "chart.js", "hover.js", "map.js", "table.js"),
+    *("scan.js", "head.js", "curves.js", "heads.js", "frames.js", "start.js"),
+)
 
 _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
@@ -34,33 +38,27 @@ class Section:
     """One result as a piece of the page."""
 
     title: str
+    what: str
+    """The kind of result, in words."""
     anchor: str
     html: Markup
 
 
 def assemble(sections: Sequence[Section]) -> str:
     """The whole page around the sections."""
-    # Ours first: the map and the table work before the chart library, which takes its second.
-    scripts = (_our_script(), Markup(get_plotlyjs()))
+    script = _script()
     return fill(
         "page.html",
         sections=sections,
-        style=Markup(_template("page.css")),
-        scripts=scripts,
-        allowed=" ".join(f"'sha256-{_digest(script)}'" for script in scripts),
+        style=Markup("".join(map(_template, STYLES))),
+        script=script,
+        allowed=f"'sha256-{_digest(script)}'",
     )
 
 
 def fill(template: str, **values: Any) -> Markup:
     """A template with these values, each escaped unless it is markup of ours."""
-    environment = Environment(
-        loader=PackageLoader("sharpmax.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return Markup(environment.get_template(template).render(values))
+    return Markup(_environment().get_template(template).render(values))
 
 
 def embedded_json(value: Any) -> Markup:
@@ -74,7 +72,19 @@ def embedded_json(value: Any) -> Markup:
     return Markup(text)
 
 
-def _our_script() -> Markup:
+@cache
+def _environment() -> Environment:
+    """One for all sections: it keeps the templates that it has read."""
+    return Environment(
+        loader=PackageLoader("sharpmax.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _script() -> Markup:
     parts = "\n".join(_template(name) for name in SCRIPTS)
     return Markup(f'(() => {{\n"use strict";\n{parts}}})();\n')
 

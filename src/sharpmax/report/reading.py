@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sharpmax._errors import UserError
+from sharpmax.report.numbers import rounded
 from sharpmax.report.statistics import LABELS, OPTIONAL, POSITIONS, STATISTICS, Statistic
 from sharpmax.results import Result
 
@@ -18,9 +18,6 @@ CONFIG = (
     *("prompt", "unit", "lengths", "seed", "policy"),
 )
 MEASUREMENTS = ("tokens", "layers", "heads", "labels", "slopes", "seconds", "rules")
-
-SIGNIFICANT_DIGITS = 5
-"""More than a screen can show; fewer would show as steps in a curve."""
 
 
 @dataclass(frozen=True)
@@ -110,15 +107,6 @@ def read(result: Result) -> Scan:
     if not scan.heads or not np.isfinite(result.arrays["last_entropy"]).any(axis=(1, 2)).all():
         raise UserError("the scan measured no head at some length: nothing to report")
     return scan
-
-
-def rounded(value: Any) -> Any:
-    """Numbers to a few significant digits and NaN as None, at any depth."""
-    if isinstance(value, list):
-        return [rounded(inner) for inner in value]
-    if isinstance(value, float):
-        return float(f"{value:.{SIGNIFICANT_DIGITS}g}") if math.isfinite(value) else None
-    return value
 
 
 def _required_arrays() -> list[str]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
-from datetime import UTC
 from typing import Any
 
-from sharpmax.report import reading, summary
+from sharpmax.report import provenance, reading, summary
+from sharpmax.report.blocks import WIDE
+from sharpmax.report.numbers import ends, number, rounded
 from sharpmax.report.page import Section, embedded_json, fill
 from sharpmax.report.reading import Head, Scan
 from sharpmax.report.statistics import POSITIONS
 from sharpmax.results import Result
-
-WIDE = 16
-"""Heads a layer from which the map takes the whole width of the page."""
 
 
 def section(result: Result, anchor: str, level: int) -> Section:
@@ -32,19 +29,17 @@ def section(result: Result, anchor: str, level: int) -> Section:
         positions=POSITIONS,
         rows=[_row(scan, head) for head in scan.heads],
         rules=_rules(scan),
-        provenance=_provenance(result),
+        origin=provenance.of(result, _took(result)),
         wide=len(scan.found["heads"]) > WIDE,
         data=embedded_json(_data(scan)),
     )
-    return Section(str(scan.config["model"]), anchor, html)
+    return Section(str(scan.config["model"]), "scan", anchor, html)
 
 
 def _facts(scan: Scan) -> list[str]:
     config = scan.config
     facts = [
-        str(config["architecture"]),
-        f"{_amount(config['parameters'])} parameters",
-        f"{config['dtype']} on {config['device']}",
+        *provenance.model_of(config),
         f"prompt {config['prompt']}",
         _lengths(scan),
         f"seed {config['seed']}",
@@ -55,24 +50,10 @@ def _facts(scan: Scan) -> list[str]:
 def _lengths(scan: Scan) -> str:
     """Tokens, and what was asked for where that was something else."""
     asked, tokens = scan.config["lengths"], scan.found["tokens"]
-
-    def ends(values: list[int]) -> str:
-        return f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,} to {values[-1]:,}"
-
     text = f"{ends(tokens)} tokens"
     if asked != tokens:
         text = f"{ends(asked)} {scan.config['unit']} ({text})"
     return text if len(asked) == 1 else f"{text} in {len(asked)} lengths"
-
-
-def _amount(number: int) -> str:
-    """A count as people say it: 135 million, 1.24 billion."""
-    for size, name in ((10**9, " billion"), (10**6, " million")):
-        if number >= size:
-            # Three digits, but never in powers of ten.
-            decimals = max(0, 2 - int(math.log10(number / size)))
-            return f"{number / size:.{decimals}f}{name}"
-    return f"{number:,}"
 
 
 def _row(scan: Scan, head: Head) -> dict[str, Any]:
@@ -80,16 +61,15 @@ def _row(scan: Scan, head: Head) -> dict[str, Any]:
     cells = []
     for one in scan.statistics:
         value = float(scan.result.arrays[f"last_{one.key}"][-1, head.row, head.column])
-        cells.append(_number(reading.rounded(value), one.digits))
-    count = _number(float(scan.result.arrays["last_count"][-1, head.row, head.column]), 0)
-    return {"head": head, "slope": _number(head.slope, 3), "cells": cells, "count": count}
+        cells.append(_cell(value, one.digits))
+    count = float(scan.result.arrays["last_count"][-1, head.row, head.column])
+    return {"head": head, "cells": [_cell(head.slope, 3), *cells, _cell(count, 0)]}
 
 
-def _number(value: float | None, digits: int) -> str:
-    """As the page's script writes it too; no minus sign before a zero."""
-    if value is None or not math.isfinite(value):
-        return "\N{EN DASH}"
-    return f"{value:z.{digits}f}"
+def _cell(value: float | None, digits: int) -> tuple[Any, str]:
+    """What it is sorted by, "" if it is not known, and what is shown."""
+    value = rounded(value)
+    return "" if value is None else value, number(value, digits)
 
 
 def _rules(scan: Scan) -> dict[str, str]:
@@ -99,22 +79,13 @@ def _rules(scan: Scan) -> dict[str, str]:
     return {label: f"{rules[label][:1].upper()}{rules[label][1:].rstrip('.')}." for label in order}
 
 
-def _provenance(result: Result) -> dict[str, str]:
-    origin, found = result.provenance, result.measurements
-    versions = {"sharpmax": origin.sharpmax, "python": origin.python, **origin.packages}
+def _took(result: Result) -> str:
+    found = result.measurements
     each = ", ".join(
         f"{seconds:.3g} s at {tokens:,}"
         for seconds, tokens in zip(found["seconds"], found["tokens"], strict=True)
     )
-    cores = "1 core" if origin.cores == 1 else f"{origin.cores} cores"
-    return {
-        "Command": origin.command,
-        "Started": f"{origin.started.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC",
-        "Took": f"{origin.seconds:,.1f} s in all; by tokens: {each}",
-        "Versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
-        "Commit": origin.commit or "not run from a checkout",
-        "Machine": f"{origin.processor}, {cores}, {origin.platform}",
-    }
+    return f"; by tokens: {each}"
 
 
 def _data(scan: Scan) -> dict[str, Any]:
@@ -125,7 +96,7 @@ def _data(scan: Scan) -> dict[str, Any]:
     slopes: list[list[float | None]] = [[None for _ in found["heads"]] for _ in found["layers"]]
     for head in scan.heads:
         labels[head.row][head.column] = head.label
-        slopes[head.row][head.column] = reading.rounded(head.slope)
+        slopes[head.row][head.column] = rounded(head.slope)
     return {
         "layers": [
             {key: layer.get(key) for key in ("index", "name", "window")}

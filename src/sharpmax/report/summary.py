@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sharpmax.report.numbers import joined, listed
 from sharpmax.report.reading import Head, Scan
 
 VERBS = {
@@ -63,24 +64,6 @@ def steepest(heads: Sequence[Head]) -> Head | None:
     """The head whose entropy grows fastest; None if no slope was measured."""
     measured = [head for head in heads if head.slope is not None]
     return max(measured, key=lambda head: head.slope or 0.0, default=None)
-
-
-def listed(numbers: Sequence[int]) -> str:
-    """Whole numbers as a sentence has them, runs of three and more joined: 1, 4-6 and 9."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    parts: list[str] = []
-    for run in runs:
-        parts += [f"{run[0]}\N{EN DASH}{run[-1]}"] if len(run) > 2 else [str(one) for one in run]
-    return joined(parts)
-
-
-def joined(parts: Sequence[str]) -> str:
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
 
 def _counts(scan: Scan) -> str:

@@ -1,4 +1,4 @@
-// Colours, numbers and the few helpers that the map, the curves and the table share.
+// Colours, numbers and the few helpers that the maps, the charts and the tables share.
 
 const ABSENT = "\u2013";
 
@@ -8,21 +8,21 @@ const VIRIDIS = [
   [34, 168, 132], [68, 191, 112], [122, 209, 81], [189, 223, 38], [253, 231, 37],
 ];
 
-function viridis(share) {
+function viridisNumbers(share) {
   const place = Math.min(Math.max(share, 0), 1) * (VIRIDIS.length - 1);
   const below = Math.min(Math.floor(place), VIRIDIS.length - 2);
   const part = place - below;
-  const mixed = VIRIDIS[below].map((low, i) =>
-    Math.round(low + part * (VIRIDIS[below + 1][i] - low)));
-  return `rgb(${mixed.join(",")})`;
+  return VIRIDIS[below].map((low, i) => Math.round(low + part * (VIRIDIS[below + 1][i] - low)));
 }
 
-const darkScheme = window.matchMedia("(prefers-color-scheme: dark)");
+function viridis(share) {
+  return `rgb(${viridisNumbers(share).join(",")})`;
+}
 
 // A line needs contrast with the page, so each scheme leaves out the end that comes near it.
 function lineColour(place, count) {
   const share = count > 1 ? place / (count - 1) : 0.5;
-  return darkScheme.matches ? viridis(0.25 + 0.75 * share) : viridis(0.85 * share);
+  return `light-dark(${viridis(0.85 * share)}, ${viridis(0.25 + 0.75 * share)})`;
 }
 
 function ramp(colour, steps = 24) {
@@ -36,14 +36,27 @@ function element(name, properties = {}, ...children) {
   return made;
 }
 
+function drawn(name, attributes = {}, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
 function part(section, role) {
   return section.querySelector(`[data-role="${role}"]`);
+}
+
+function dataOf(box) {
+  return JSON.parse(part(box, "data").textContent);
 }
 
 function fixed(value, digits) {
   if (value === null || value === undefined) return ABSENT;
   const text = value.toFixed(digits);
-  return Number(text) === 0 ? (0).toFixed(digits) : text; // no minus sign before a zero
+  if (Number(text) === 0) return (0).toFixed(digits); // no minus sign before a zero
+  const [before, after] = text.split(".");
+  return whole(before) + (after ? `.${after}` : "");
 }
 
 function whole(value) {
@@ -62,65 +75,10 @@ function everyNumber(nested) {
   return nested.flat(Infinity).filter((value) => value !== null);
 }
 
-// Charts take their colours from the page, so that they follow its scheme.
-function theme() {
-  const style = getComputedStyle(document.documentElement);
-  const names = ["ink", "muted", "faint", "paper", "panel", "last", "mean"];
-  return Object.fromEntries(
-    names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+function largest(numbers) {
+  return numbers.reduce((a, b) => Math.max(a, b), -Infinity);
 }
 
-// Lengths are the ticks: few enough of them that their numbers do not touch.
-function lengthAxis(ticks, title, most, colours) {
-  const sorted = [...new Set(ticks)].sort((a, b) => a - b);
-  const gap = Math.max(1, Math.ceil((sorted.length - 1) / Math.max(1, most - 1)));
-  const shown = sorted.filter((_, i) => (sorted.length - 1 - i) % gap === 0);
-  const margin = sorted.length > 1 ? 0.04 * Math.log10(sorted.at(-1) / sorted[0]) : 0.3;
-  return {
-    ...axis(colours),
-    type: "log",
-    range: [Math.log10(sorted[0]) - margin, Math.log10(sorted.at(-1)) + margin],
-    tickvals: shown,
-    ticktext: shown.map(whole),
-    title: { text: title, standoff: 6, font: { size: 12 } },
-    showgrid: false,
-    spikethickness: 1,
-    spikedash: "solid",
-    spikecolor: colours.muted,
-    showline: true,
-    linecolor: colours.muted,
-    hoverformat: ",d",
-  };
+function smallest(numbers) {
+  return numbers.reduce((a, b) => Math.min(a, b), Infinity);
 }
-
-function axis(colours) {
-  return {
-    color: colours.muted,
-    gridcolor: colours.faint,
-    zeroline: false,
-    fixedrange: true, // a finger on a chart must scroll the page
-    tickfont: { size: 11 },
-    automargin: true,
-  };
-}
-
-function layout(colours, changes) {
-  return {
-    paper_bgcolor: colours.paper,
-    plot_bgcolor: colours.paper,
-    font: { color: colours.ink, family: "system-ui, sans-serif", size: 12 },
-    margin: { l: 40, r: 10, t: 8, b: 36 },
-    showlegend: false,
-    dragmode: false,
-    hoverlabel: {
-      bgcolor: colours.panel,
-      bordercolor: colours.muted,
-      font: { color: colours.ink, size: 11 },
-      namelength: -1,
-      align: "left",
-    },
-    ...changes,
-  };
-}
-
-const CHART = { displayModeBar: false, responsive: true, doubleClick: false };

@@ -41,38 +41,27 @@ function makeCurves(section, data) {
   }
 
   function draw() {
-    const colours = theme();
     const shown = lines();
-    const uniform = {
-      ...referenceLine(data.tokens, data.tokens.map(Math.log), colours),
-      hovertemplate: "log(n) = %{y:.2f}<extra></extra>",
-    };
-    const traces = shown.map((one, place) => ({
-      x: data.tokens,
-      y: one.y,
-      mode: "lines+markers",
-      line: { color: lineColour(place, shown.length), width: 1.6 },
-      marker: { size: 4 },
-      // The name goes by a number of ours: text of a result is never read as a template.
-      hovertemplate: "%{meta}<br>%{x:,d} tokens: %{y:.3f} nats<extra></extra>",
-      meta: one.name.replace(/&/g, "&amp;").replace(/</g, "&lt;"),
-    }));
-    const ticks = chart.clientWidth < 500 ? 5 : 12;
-    const all = [uniform, ...traces].flatMap((one) => one.y).filter((y) => y !== null);
-    Plotly.react(chart, [uniform, ...traces], layout(colours, {
-      hovermode: "closest",
-      margin: { l: 48, r: 12, t: 10, b: 44 },
-      xaxis: lengthAxis(data.tokens, "tokens of the input", ticks, colours),
-      yaxis: {
-        ...axis(colours),
-        range: [0, 1.04 * Math.max(...all)],
-        title: { text: "entropy (nats)", standoff: 6, font: { size: 12 } },
+    const uniform = { ...LOOKS.uniform, name: "log(n)", y: data.tokens.map(Math.log) };
+    const all = [uniform, ...shown.map((one, place) => ({
+      ...one, colour: lineColour(place, shown.length), dash: "solid", marks: 2,
+    }))].map((one) => ({ ...one, x: data.tokens }));
+    drawChart(chart, {
+      title: "Entropy as the input grows",
+      lines: all,
+      single: true,
+      x: {
+        scale: "log", ticks: data.tokens, title: "tokens of the input", digits: 0, noun: "tokens",
       },
-    }), CHART);
+      y: {
+        scale: "linear", low: 0, title: "entropy, nats", digits: 3, unit: "nats",
+        high: 1.04 * largest(all.flatMap((one) => one.y).filter((y) => y !== null)),
+      },
+    });
     sayLegend(shown);
   }
 
-  const redraw = drawnWhenNear(chart, draw);
-  linesBox.addEventListener("change", redraw);
-  positionBox.addEventListener("change", redraw);
+  linesBox.addEventListener("change", draw);
+  positionBox.addEventListener("change", draw);
+  keepDrawn(chart, draw);
 }

@@ -1,5 +1,11 @@
 // One head: what it is called and why, and every statistic against the tokens that it sees.
 
+const LOOKS = {
+  last: { name: "last position", colour: "var(--last)", dash: "solid", marks: 2.5 },
+  mean: { name: "mean", colour: "var(--mean)", dash: "dash", marks: 2.5 },
+  uniform: { name: "uniform", colour: "var(--muted)", dash: "dot" },
+};
+
 function makeHead(section, data, select) {
   const layerBox = part(section, "head-layer");
   const headBox = part(section, "head-head");
@@ -25,7 +31,7 @@ function makeHead(section, data, select) {
   layerBox.addEventListener("change", chosen);
   headBox.addEventListener("change", chosen);
 
-  function say(row, column) {
+  function tell(row, column) {
     const layer = data.layers[row];
     const label = data.labels[row][column];
     const mark = element("span", { className: "mark" });
@@ -40,28 +46,24 @@ function makeHead(section, data, select) {
       element("p", { className: "hint" }, element("code", { textContent: layer.name }), window));
   }
 
-  function draw() {
+  function draw({ one, chart }) {
     const [row, column] = current;
-    const colours = theme();
     const seen = data.count.map((level) => level[row][column]);
     // Behind a sliding window more input is not more to see: then the input's length is the axis.
     const grows = seen.every((count, i) => count !== null && (i === 0 || count > seen[i - 1]));
     const x = grows ? seen : data.tokens;
     const title = grows ? "visible tokens" : "tokens of the input";
-    for (const { one, chart } of charts) {
-      const traces = Object.keys(data.positions).map((where) => {
-        const y = valuesOf(data, where, one.key).map((level) => level[row][column]);
-        return line(x, y, where, colours, one);
-      });
-      const uniform = reference(one, seen);
-      if (uniform !== null) traces.unshift(referenceLine(x, uniform, colours));
-      Plotly.react(chart, traces, layout(colours, {
-        hovermode: "x unified",
-        margin: { l: 36, r: 8, t: 6, b: 32 },
-        xaxis: lengthAxis(x, title, 4, colours),
-        yaxis: { ...axis(colours), ...span(one, traces), nticks: 4 },
-      }), CHART);
-    }
+    const lines = Object.keys(data.positions).map((where) => ({
+      ...LOOKS[where], x, y: valuesOf(data, where, one.key).map((level) => level[row][column]),
+    }));
+    const uniform = reference(one, seen);
+    if (uniform !== null) lines.unshift({ ...LOOKS.uniform, x, y: uniform });
+    drawChart(chart, {
+      title: `${one.name} of layer ${data.layers[row].index}, head ${data.heads[column]}`,
+      lines,
+      x: { scale: "log", ticks: x, title, digits: 0, noun: "tokens" },
+      y: { scale: "linear", digits: one.digits, ...span(one, lines) },
+    });
   }
 
   // What a uniform head would have.
@@ -73,42 +75,21 @@ function makeHead(section, data, select) {
   }
 
   // Shares and entropies have ends of their own, so that heads can be compared by eye.
-  function span(one, traces) {
-    if (one.scale === "share") return { range: [-0.04, 1.06], tickvals: [0, 0.5, 1] };
-    if (one.scale === "entropy") return { range: [0, 1.06 * Math.log(longest(data))] };
-    const top = Math.max(1, ...traces.flatMap((trace) => trace.y).filter((y) => y !== null));
-    return { range: [0, 1.08 * top] };
+  function span(one, lines) {
+    if (one.scale === "share") return { low: -0.04, high: 1.06, ticks: [0, 0.5, 1] };
+    if (one.scale === "entropy") return { low: 0, high: 1.06 * Math.log(longest(data)) };
+    const all = lines.flatMap((line) => line.y).filter((y) => y !== null);
+    return { low: 0, high: 1.08 * largest([1, ...all]) };
   }
 
-  const redraw = drawnWhenNear(part(section, "head-charts"), draw);
+  for (const one of charts) keepDrawn(one.chart, () => draw(one));
   return {
     show(row, column) {
       current = [row, column];
       layerBox.value = String(row);
       headBox.value = String(column);
-      say(row, column);
-      redraw();
+      tell(row, column);
+      charts.forEach(draw);
     },
-  };
-}
-
-function line(x, y, where, colours, one) {
-  return {
-    x, y,
-    name: where === "last" ? "last position" : "mean",
-    mode: "lines+markers",
-    line: { color: colours[where], width: 2, dash: where === "last" ? "solid" : "dash" },
-    marker: { size: 4, color: colours[where] },
-    hovertemplate: `%{y:.${one.digits}f}`,
-  };
-}
-
-function referenceLine(x, y, colours) {
-  return {
-    x, y,
-    name: "uniform",
-    mode: "lines",
-    line: { color: colours.muted, width: 1.5, dash: "dot" },
-    hovertemplate: "%{y:.3~f}",
   };
 }

@@ -1,71 +1,82 @@
-// The table: rows are in the page already; here they are sorted, filtered and asked for the mean.
+// Tables that sort by a click on a heading: rows are in the page already.
+//
+// A cell's number is its `data-value`, or its text where it has none; what is unknown comes last.
 
-function makeTable(section, data) {
-  const table = part(section, "table");
-  const labelBox = part(section, "table-label");
-  const positionBox = part(section, "table-position");
+function makeSortable(table) {
   const body = table.tBodies[0];
-  const rows = [...body.rows].map((made) => ({
-    made, row: Number(made.dataset.row), column: Number(made.dataset.column),
-  }));
-  const end = data.tokens.length - 1;
+  const headers = [...table.tHead.rows[0].cells];
+  const rows = [...body.rows];
+  rows.forEach((row, i) => { row.dataset.order = i; });
 
-  function value({ row, column }, key) {
-    if (key === "layer") return data.layers[row].index;
-    if (key === "head") return data.heads[column];
-    if (key === "label") return data.labels[row][column];
-    if (key === "slope") return data.slopes[row][column];
-    if (key === "count") return data.count[end][row][column];
-    return valuesOf(data, positionBox.value, key)[end][row][column];
+  function value(row, column) {
+    const cell = row.cells[column];
+    if (cell.dataset.value === undefined) return cell.textContent.trim();
+    return cell.dataset.value === "" ? null : Number(cell.dataset.value);
   }
 
-  function compare(one, other, key, sign) {
-    const [a, b] = [value(one, key), value(other, key)];
-    if (a === b) return one.row - other.row || one.column - other.column;
-    if (a === null || b === null) return a === null ? 1 : -1; // what is unknown comes last
+  function compare(one, other, column, sign) {
+    const [a, b] = [value(one, column), value(other, column)];
+    if (a === b) return one.dataset.order - other.dataset.order;
+    if (a === null || b === null) return a === null ? 1 : -1;
     return sign * (a < b ? -1 : 1);
   }
 
   function sort(header, direction) {
-    const key = header.firstElementChild.dataset.sort;
-    for (const other of table.tHead.rows[0].cells) other.setAttribute("aria-sort", "none");
+    for (const other of headers) other.setAttribute("aria-sort", "none");
     header.setAttribute("aria-sort", direction);
-    rows.sort((one, other) => compare(one, other, key, direction === "ascending" ? 1 : -1));
-    body.append(...rows.map(({ made }) => made));
+    const sign = direction === "ascending" ? 1 : -1;
+    rows.sort((one, other) => compare(one, other, headers.indexOf(header), sign));
+    body.append(...rows);
   }
 
   // Names from small to large at first; of measurements one asks for the largest first.
   function clicked(header) {
-    const first = ["layer", "head", "label"].includes(header.firstElementChild.dataset.sort)
-      ? "ascending" : "descending";
+    const first = header.dataset.first ?? "descending";
     const opposite = { ascending: "descending", descending: "ascending" };
     sort(header, opposite[header.getAttribute("aria-sort")] ?? first);
   }
 
+  for (const header of headers) {
+    header.firstElementChild.addEventListener("click", () => clicked(header));
+  }
+  return {
+    rows,
+    again() {
+      const header = headers.find((one) => one.getAttribute("aria-sort") !== "none");
+      if (header) sort(header, header.getAttribute("aria-sort"));
+    },
+  };
+}
+
+// The table of a scan can also be filtered, and asked for the mean over positions.
+function makeScanTable(section, data) {
+  const table = makeSortable(part(section, "table"));
+  const labelBox = part(section, "table-label");
+  const positionBox = part(section, "table-position");
+  const end = data.tokens.length - 1;
+
   function filter() {
-    let count = 0;
-    for (const { made, row, column } of rows) {
-      made.hidden = labelBox.value !== "" && data.labels[row][column] !== labelBox.value;
-      count += made.hidden ? 0 : 1;
+    for (const row of table.rows) {
+      const label = data.labels[row.dataset.row][row.dataset.column];
+      row.hidden = labelBox.value !== "" && label !== labelBox.value;
     }
-    part(section, "table-count").textContent = `${count} of ${rows.length} heads`;
+    const count = table.rows.filter((row) => !row.hidden).length;
+    part(section, "table-count").textContent = `${count} of ${table.rows.length} heads`;
   }
 
   function position() {
     part(section, "table-where").textContent = data.positions[positionBox.value];
-    for (const one of rows) {
+    for (const row of table.rows) {
       data.statistics.forEach((statistic, i) => {
-        one.made.cells[4 + i].textContent = fixed(value(one, statistic.key), statistic.digits);
+        const level = valuesOf(data, positionBox.value, statistic.key)[end];
+        const value = level[row.dataset.row][row.dataset.column];
+        row.cells[4 + i].textContent = fixed(value, statistic.digits);
+        row.cells[4 + i].dataset.value = value ?? "";
       });
     }
-    const header = [...table.tHead.rows[0].cells]
-      .find((cell) => cell.getAttribute("aria-sort") !== "none");
-    sort(header, header.getAttribute("aria-sort"));
+    table.again();
   }
 
-  for (const header of table.tHead.rows[0].cells) {
-    header.firstElementChild.addEventListener("click", () => clicked(header));
-  }
   labelBox.addEventListener("change", filter);
   positionBox.addEventListener("change", position);
 }
