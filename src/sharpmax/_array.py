@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import array_api_compat
@@ -79,7 +80,15 @@ def is_jax(array: Array) -> bool:
 
 def dtype_name(array: Array) -> str:
     """The plain name of an array's type: torch.float32 and NumPy's float32 are both "float32"."""
-    return str(array.dtype).rpartition(".")[2]
+    if is_torch(array):
+        return str(array.dtype).rpartition(".")[2]
+    return _named(array.dtype)
+
+
+@cache
+def _named(dtype: Any) -> str:
+    """NumPy puts a type's name together anew each time, in as long as a small computation takes."""
+    return str(dtype).rpartition(".")[2]
 
 
 def statistics_dtype(name: str, array: Array, xp: Any) -> Any:

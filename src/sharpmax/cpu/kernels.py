@@ -262,90 +262,149 @@ def _learn(
     known[2, r], known[3, r] = total + more[0], moment + more[1]
 
 
+@njit(forceinline=True)
+def _gather(
+    query: Float[np.ndarray, "groups queries dim"], scale: Any, rows: Float[np.ndarray, "rows dim"]
+) -> None:
+    """The scaled queries of all heads of a block, one after the other."""
+    queries = query.shape[1]
+    for r in range(np.uintp(rows.shape[0])):
+        its = query[r // queries, r % queries]
+        for j in range(np.uintp(rows.shape[1])):
+            rows[r, j] = its[j] * scale
+
+
 @njit(nogil=True, cache=True)
 def survey(
-    query: Float[np.ndarray, "rows dim"],
-    key: Float[np.ndarray, "keys dim"],
-    space: Float[np.ndarray, " rows*keys"],
+    query: Float[np.ndarray, "batch kv_heads group query dim"],
+    key: Float[np.ndarray, "batch kv_heads key dim"],
+    blocks: Int[np.ndarray, "blocks three"],
+    groups: int,
+    queries: tuple[int, int],
+    keys: tuple[int, int],
+    space: Float[np.ndarray, " blocks*rows*keys"],
     tile: int,
     first: Int[np.ndarray, " rows"],
     stop: Int[np.ndarray, " rows"],
+    scale: Float32,
     softcap: Float32,
-    bias: Float[np.ndarray, "groups queries keys"],
+    bias: Float[np.ndarray, "batch kv_heads group query key"],
     lowest: Float32,
-    mask: Bool[np.ndarray, "groups queries keys"],
+    mask: Bool[np.ndarray, "batch kv_heads group query key"],
     entropy: bool,
     smallest: bool,
-    known: Float[np.ndarray, "four rows"],
-    count: Int[np.ndarray, " rows"],
+    known: Float[np.ndarray, "four blocks rows"],
+    count: Int[np.ndarray, "blocks rows"],
 ) -> None:
-    """Logits in bits into `space`, tile after tile, and what is known of each row. No softcap is 0,
-    no bias or mask an empty one.
+    """Logits in bits into `space`, block after block, tile after tile, and what is known of each
+    row. A block is `groups` query heads of a key head, from the three places (batch, key head, first
+    query head). `first` and `stop` count from the first of the keys. No softcap is 0, no bias or
+    mask an empty one.
     """
-    rows = query.shape[0]
+    rows, all_keys = known.shape[2], keys[1] - keys[0]
     masked = bias.size > 0 or mask.size > 0
-    for at in range(0, key.shape[0], tile):
-        wide = min(tile, key.shape[0] - at)
-        logits = space[rows * at : rows * (at + wide)].reshape(rows, wide)
-        _multiply(query, key[at : at + wide], logits)
-        if softcap > 0:
-            _cap(logits, softcap)
-        if bias.size > 0:
-            _add(logits, bias[:, :, at : at + wide], lowest)
-        if mask.size > 0:
-            _hide(logits, mask[:, :, at : at + wide])
-        for r in range(np.uintp(rows)):
-            begin, end = max(first[r] - at, 0), min(stop[r] - at, wide)
-            if begin < end:
-                count[r] += _visible(logits, r, begin, end) if masked else end - begin
-                if smallest:
-                    known[1, r] = min(known[1, r], _smallest(logits, r, begin, end))
-                if entropy:
-                    _learn(logits, r, begin, end, known)
-                else:
-                    known[0, r] = _higher(known[0, r], _largest(logits, r, begin, end))
+    scaled = np.empty((rows, key.shape[3]), np.float32)
+    for b in range(len(blocks)):
+        n, h, g = blocks[b]
+        _gather(query[n, h, g : g + groups, queries[0] : queries[1]], scale, scaled)
+        for at in range(0, all_keys, tile):
+            wide = min(tile, all_keys - at)
+            begins = rows * (b * all_keys + at)
+            logits = space[begins : begins + rows * wide].reshape(rows, wide)
+            begin_key, end_key = keys[0] + at, keys[0] + at + wide
+            _multiply(scaled, key[n, h, begin_key:end_key], logits)
+            if softcap > 0:
+                _cap(logits, softcap)
+            if bias.size > 0:
+                its = bias[n, h, g : g + groups, queries[0] : queries[1], begin_key:end_key]
+                _add(logits, its, lowest)
+            if mask.size > 0:
+                _hide(
+                    logits, mask[n, h, g : g + groups, queries[0] : queries[1], begin_key:end_key]
+                )
+            for r in range(np.uintp(rows)):
+                begin, end = max(first[r] - at, 0), min(stop[r] - at, wide)
+                if begin < end:
+                    count[b, r] += _visible(logits, r, begin, end) if masked else end - begin
+                    if smallest:
+                        known[1, b, r] = min(known[1, b, r], _smallest(logits, r, begin, end))
+                    if entropy:
+                        _learn(logits, r, begin, end, known[:, b])
+                    else:
+                        known[0, b, r] = _higher(known[0, b, r], _largest(logits, r, begin, end))
 
 
-@njit(nogil=True, cache=True)
-def weigh(
-    value: Float[np.ndarray, "keys value_dim"],
-    space: Float[np.ndarray, " rows*keys"],
-    tile: int,
+@njit(forceinline=True)
+def _weights_of_tile(
+    logits: Float[np.ndarray, "rows keys"],
+    at: int,
     first: Int[np.ndarray, " rows"],
     stop: Int[np.ndarray, " rows"],
     top: Float[np.ndarray, " rows"],
     factor: Float[np.ndarray, " rows"],
     total: Float[np.ndarray, " rows"],
-    output: Float[np.ndarray, "rows value_dim"],
 ) -> None:
-    """Weights over the logits in `space`, their sum, and the weighted mean of the values."""
-    rows = output.shape[0]
-    part = np.empty((rows, output.shape[1]), np.float32)
-    for at in range(0, value.shape[0], tile):
-        wide = min(tile, value.shape[0] - at)
-        logits = space[rows * at : rows * (at + wide)].reshape(rows, wide)
-        for r in range(np.uintp(rows)):
-            begin = min(max(first[r] - at, 0), wide)
-            end = max(min(stop[r] - at, wide), begin)
-            if top[r] == -np.inf:  # nothing is seen
-                end = begin
-            for j in range(np.uintp(begin)):
-                logits[r, j] = Float32(0)
-            for j in range(np.uintp(end), np.uintp(wide)):
-                logits[r, j] = Float32(0)
-            if top[r] == np.inf:
-                total[r] += _shared(logits, r, begin, end)
-            else:
-                total[r] += _weights(logits, r, begin, end, top[r], factor[r])
-        if rows == 1:
-            np.dot(logits[0], value[at : at + wide], part[0])
+    """Weights over the logits, 0 where nothing is seen; their sums are added to `total`."""
+    wide = logits.shape[1]
+    for r in range(np.uintp(len(top))):
+        begin = min(max(first[r] - at, 0), wide)
+        end = max(min(stop[r] - at, wide), begin)
+        if top[r] == -np.inf:
+            end = begin
+        for j in range(np.uintp(begin)):
+            logits[r, j] = Float32(0)
+        for j in range(np.uintp(end), np.uintp(wide)):
+            logits[r, j] = Float32(0)
+        if top[r] == np.inf:
+            total[r] += _shared(logits, r, begin, end)
         else:
-            np.dot(logits, value[at : at + wide], part)
-        # Loops, since numba takes seconds to compile the same in array notation.
+            total[r] += _weights(logits, r, begin, end, top[r], factor[r])
+
+
+@njit(nogil=True, cache=True)
+def weigh(
+    value: Float[np.ndarray, "batch kv_heads key value_dim"],
+    blocks: Int[np.ndarray, "blocks three"],
+    groups: int,
+    queries: tuple[int, int],
+    keys: tuple[int, int],
+    space: Float[np.ndarray, " blocks*rows*keys"],
+    tile: int,
+    first: Int[np.ndarray, " rows"],
+    stop: Int[np.ndarray, " rows"],
+    top: Float[np.ndarray, "blocks rows"],
+    factor: Float[np.ndarray, "blocks rows"],
+    beside: Float[np.ndarray, "blocks rows"],
+    output: Float[np.ndarray, "batch kv_heads group query value_dim"],
+) -> None:
+    """Weights over the logits in `space`, and the mean of the values that they weigh; `beside` is
+    the weight of what has no value.
+    """
+    rows, all_keys, dim = top.shape[1], keys[1] - keys[0], value.shape[3]
+    total = np.empty(rows, np.float32)
+    mean, part = np.empty((rows, dim), np.float32), np.empty((rows, dim), np.float32)
+    count = queries[1] - queries[0]
+    for b in range(len(blocks)):
+        n, h, g = blocks[b]
+        total[:] = Float32(0)
+        mean[:] = Float32(0)
+        for at in range(0, all_keys, tile):
+            wide = min(tile, all_keys - at)
+            begins = rows * (b * all_keys + at)
+            logits = space[begins : begins + rows * wide].reshape(rows, wide)
+            _weights_of_tile(logits, at, first, stop, top[b], factor[b], total)
+            values = value[n, h, keys[0] + at : keys[0] + at + wide]
+            if rows == 1:
+                np.dot(logits[0], values, part[0])
+            else:
+                np.dot(logits, values, part)
+            # Loops, since numba takes seconds to compile the same in array notation.
+            for r in range(np.uintp(rows)):
+                for j in range(np.uintp(dim)):
+                    mean[r, j] += part[r, j]
         for r in range(np.uintp(rows)):
-            for j in range(np.uintp(output.shape[1])):
-                output[r, j] += part[r, j]
-    for r in range(np.uintp(rows)):
-        share = Float32(1) / total[r] if total[r] != 0 else Float32(1)
-        for j in range(np.uintp(output.shape[1])):
-            output[r, j] *= share
+            whole = total[r] + beside[b, r]
+            share = Float32(1) / whole if whole != 0 else Float32(1)
+            its = output[n, h, g + r // count, queries[0] + r % count]
+            for j in range(np.uintp(dim)):
+                its[j] = mean[r, j] * share

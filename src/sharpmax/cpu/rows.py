@@ -7,8 +7,8 @@ weights are multiplied by the values.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -28,14 +28,16 @@ TILE = 512
 """Keys that are multiplied at a time: with 256 rows half a megabyte, as the nearest cache has."""
 EACH = 4
 """Tasks for each thread at least, if there are so many blocks: who was held up does fewer."""
+SMALLEST = 1 << 16
+"""Logits of a task at least, if every thread still gets one: of less, Python would be most."""
 FEWEST = 16
 """Rows of a block at least, however long they are: products of fewer are slow."""
 
 LOG_2 = np.float32(kernels.LOG_2)
-UNKNOWN = np.array([-np.inf, np.inf, 0.0, 0.0], np.float32)
+UNKNOWN = np.array([-np.inf, np.inf, 0.0, 0.0], np.float32)[:, None, None]
 """Top, smallest, sum and moment of a row of which nothing was seen yet."""
-NO_MASK = np.empty((0, 0, 0), bool)
-NO_BIAS = np.empty((0, 0, 0), np.float32)
+NO_MASK = np.empty((0, 0, 0, 0, 0), bool)
+NO_BIAS = np.empty((0, 0, 0, 0, 0), np.float32)
 
 
 class Work(NamedTuple):
@@ -69,29 +71,32 @@ class Found(NamedTuple):
     minimum: Float[np.ndarray, "batch kv_heads group query"]
 
 
-class Block(NamedTuple):
-    """Some rows of one key head; several whole query heads, or a part of one."""
+class Task(NamedTuple):
+    """Some rows of several heads, as many of each: the policy is asked once for all of them."""
 
-    batch: int
-    head: int
-    group: slice
+    blocks: Int[np.ndarray, "blocks three"]
+    """Batch, key head, and the first of its query heads."""
+    groups: int
+    """Query heads of a block."""
     query: slice
-
-    @property
-    def place(self) -> tuple[int, int, slice, slice]:
-        return self.batch, self.head, self.group, self.query
+    first: Int[np.ndarray, " query"]
+    """The first key that each query can see by its position."""
+    stop: Int[np.ndarray, " query"]
+    """And the one after the last."""
 
 
 def run(work: Work, policy: Policy, threads: int, *, stats: bool) -> Found:
     """Output if there are values; with `stats` the statistics too, else only what is needed."""
     shape = work.query.shape[:4]
     output = None if work.value is None else np.empty((*shape, work.value.shape[3]), np.float32)
-    zeros = [np.zeros(shape, np.float32) for _ in range(5)]
-    found = Found(output, zeros[0], zeros[1], np.zeros(shape, np.int32), *zeros[2:])
+    # What nobody asked for is not put down.
+    asked = shape if stats else (0, 0, 0, 0)
+    zeros = [np.zeros(asked, np.float32) for _ in range(5)]
+    found = Found(output, zeros[0], zeros[1], np.zeros(asked, np.int32), *zeros[2:])
     looks = stats or needs_entropy(policy)
     tasks = list(_tasks(work, threads))
     threads = max(1, min(threads, len(tasks)))
-    pool.over(tasks, lambda task: _Attending(work, policy, looks, stats, found).run(task), threads)
+    pool.over(tasks, lambda task: _Attending(work, policy, found, task).run(looks, stats), threads)
     return found
 
 
@@ -107,150 +112,143 @@ def reach(work: Work, rows: slice) -> tuple[Int[np.ndarray, " query"], Int[np.nd
     if work.window is not None:
         first = position - work.window + 1
         stop = np.minimum(stop, position + work.window)
-    stop = np.clip(stop, 0, keys)
+    stop = np.minimum(np.maximum(stop, 0), keys)
     return np.minimum(np.maximum(first, 0), stop), stop
 
 
-def _tasks(work: Work, threads: int) -> Iterator[list[Block]]:
-    """Blocks of the same rows of neighbouring heads, as many as the cache holds: the policy is
-    asked once for all of them. The longest come first, so that threads end together.
+def _tasks(work: Work, threads: int) -> Iterator[Task]:
+    """Blocks of the same rows of neighbouring heads, as many as the cache holds. The longest come
+    first, so that threads end together.
     """
     batch, heads, group, queries = work.query.shape[:4]
-    rows = int(np.clip(LOGITS // max(1, work.key.shape[2]), FEWEST, ROWS))
+    rows = min(max(LOGITS // max(1, work.key.shape[2]), FEWEST), ROWS)
     if 0 in (batch, heads, group, queries):
         return
-    several = max(1, rows // queries)  # query heads of a block
+    several = min(group, max(1, rows // queries))  # query heads of a block
     total = batch * heads * -(-group // several) * -(-queries // rows)
     fair = -(-total // (EACH * threads))
     for start in reversed(range(0, queries, rows)):
         query = slice(start, min(start + rows, queries))
-        blocks = [
-            Block(b, h, slice(g, min(g + several, group)), query)
-            for b in range(batch)
-            for h in range(heads)
-            for g in range(0, group, several)
-        ]
-        _, stop = reach(work, query)
-        size = (query.stop - start) * min(several, group) * max(1, int(stop.max()))
-        step = max(1, min(LOGITS // size, fair))
-        for place in range(0, len(blocks), step):
-            yield blocks[place : place + step]
+        first, stop = reach(work, query)
+        size = (query.stop - start) * several * max(1, int(stop.max()))
+        step = max(fair, min(SMALLEST // size, -(-total // threads)))
+        step = max(1, min(step, LOGITS // size))
+        for g in range(0, group, several):
+            blocks = np.array([(b, h, g) for b in range(batch) for h in range(heads)])
+            for place in range(0, len(blocks), step):
+                some = blocks[place : place + step]
+                yield Task(some, min(several, group - g), query, first, stop)
 
 
-_scratch = threading.local()
+_spaces: list[Any] = []
+"""Memory that no task is using now: fresh memory is cleared page by page, each time."""
 
 
-def _space(count: int) -> Float[np.ndarray, " count"]:
-    """Memory of this thread's, used again: fresh memory is cleared page by page, each time."""
-    held = getattr(_scratch, "space", None)
-    if held is None or len(held) < count:
-        held = _scratch.space = np.empty(count, np.float32)
-    return held[:count]
+@contextmanager
+def _space(count: int) -> Iterator[Float[np.ndarray, " count"]]:
+    """Memory for one task. Not a thread's own: torch's threads forget what Python kept in them."""
+    try:
+        held = _spaces.pop()
+    except IndexError:
+        held = np.empty(0, np.float32)
+    if len(held) < count:
+        held = np.empty(count, np.float32)
+    try:
+        yield held[:count]
+    finally:
+        _spaces.append(held)
 
 
 class _Attending:
     """One task of one call."""
 
-    def __init__(self, work: Work, policy: Policy, looks: bool, stats: bool, found: Found) -> None:
-        self.work, self.policy, self.found = work, policy, found
-        self.looks, self.stats = looks, stats
+    def __init__(self, work: Work, policy: Policy, found: Found, task: Task) -> None:
+        self.work, self.policy, self.found, self.task = work, policy, found, task
+        self.keys = int(task.first.min()), int(task.stop.max())
+        self.first = np.tile(task.first - self.keys[0], task.groups)
+        self.stop = np.tile(task.stop - self.keys[0], task.groups)
+        shape = len(task.blocks), len(self.first)
+        self.known = np.empty((4, *shape), np.float32)
+        self.known[...] = UNKNOWN
+        self.count = np.zeros(shape, np.int32)
+        self.place = task.blocks, task.groups, (task.query.start, task.query.stop), self.keys
 
-    def run(self, blocks: list[Block]) -> None:
-        first, stop = reach(self.work, blocks[0].query)
-        keys = slice(int(first.min()), int(stop.max()))
-        parts = [_Part(one, first - keys.start, stop - keys.start, keys) for one in blocks]
-        space = _space(sum(part.rows for part in parts) * (keys.stop - keys.start))
-        for part in parts:
-            size = part.rows * (keys.stop - keys.start)
-            part.space, space = space[:size], space[size:]
-            self._survey(part)
-        self._ask(parts)
-        if self.work.value is not None:
-            for part in parts:
-                self._weigh(part)
+    def run(self, looks: bool, stats: bool) -> None:
+        with _space(self.count.size * (self.keys[1] - self.keys[0])) as space:
+            self._survey(space, looks, stats)
+            factor = self._ask(stats)
+            if self.work.value is not None:
+                self._weigh(space, factor)
 
-    def _survey(self, part: _Part) -> None:
-        work, place = self.work, part.block.place
+    def _survey(self, space: Float[np.ndarray, " count"], looks: bool, stats: bool) -> None:
+        work = self.work
         scale = work.scale * kernels.BITS if work.softcap is None else work.scale / work.softcap
-        query = np.multiply(work.query[place], np.float32(scale), order="C")
         kernels.survey(
-            query.reshape(part.rows, -1),
-            work.key[part.block.batch, part.block.head, part.keys],
-            part.space,
+            work.query,
+            work.key,
+            *self.place,
+            space,
             TILE,
-            part.first,
-            part.stop,
+            self.first,
+            self.stop,
+            np.float32(scale),
             np.float32((work.softcap or 0) * kernels.BITS),
-            NO_BIAS if work.bias is None else work.bias[place][..., part.keys],
+            NO_BIAS if work.bias is None else work.bias,
             np.float32(work.lowest),
-            NO_MASK if work.mask is None else work.mask[place][..., part.keys],
-            self.looks,
-            self.stats,
-            part.known,
-            part.count,
+            NO_MASK if work.mask is None else work.mask,
+            looks,
+            stats,
+            self.known,
+            self.count,
         )
 
-    def _ask(self, parts: list[_Part]) -> None:
-        """The inverse temperature of every row; what is known of it is put down."""
-        top, smallest, total, moment = np.concatenate([part.known for part in parts], 1)
+    def _ask(self, stats: bool) -> Float[np.ndarray, "blocks rows"]:
+        """The inverse temperature of every row; what is known of it is put down, if asked for."""
+        top, smallest, total, moment = self.known
         total = np.maximum(total, np.float32(1))  # it is 1 or more, but 0 in a row without keys
         log_total = np.log(total)
         entropy = log_total - LOG_2 * moment / total
-        count = np.concatenate([part.count for part in parts])
         # In four axes, as every implementation asks it.
-        asked = (one.reshape(1, 1, 1, -1) for one in (entropy, count))
-        factor = np.asarray(inverse_temperatures(self.policy, *asked), np.float32).ravel()
-        rows = (entropy, LOG_2 * top + log_total, count, factor, LOG_2 * top, LOG_2 * smallest)
-        at = 0
-        for part in parts:
-            here, at = slice(at, at + part.rows), at + part.rows
-            part.factor = factor[here]
-            for target, row in zip(self.found[1:], rows, strict=True):
-                place = target[part.block.place]
-                place[...] = row[here].reshape(place.shape)
+        asked = (one.reshape(1, 1, 1, -1) for one in (entropy, self.count))
+        answer = np.asarray(inverse_temperatures(self.policy, *asked), np.float32)
+        factor = answer.reshape(entropy.shape)
+        if stats:
+            rows = LOG_2 * top + log_total, self.count, factor, LOG_2 * top, LOG_2 * smallest
+            for target, row in zip(self.found[1:], (entropy, *rows), strict=True):
+                self._put(target, row)
+        return factor
 
-    def _weigh(self, part: _Part) -> None:
-        work, output = self.work, self.found.output
-        assert work.value is not None
-        assert output is not None
-        total = np.zeros(part.rows, np.float32)
-        mean = np.zeros((part.rows, work.value.shape[3]), np.float32)
+    def _put(self, target: Any, row: Any) -> None:
+        task = self.task
+        batch, head, group = task.blocks.T[:, :, None]
+        group = group + np.arange(task.groups)
+        target[batch, head, group, task.query] = row.reshape(*group.shape, -1)
+
+    def _weigh(
+        self, space: Float[np.ndarray, " count"], factor: Float[np.ndarray, "blocks rows"]
+    ) -> None:
+        work, top = self.work, self.known[0]
+        beside = np.zeros_like(top) if work.sinks is None else self._sunk(factor)
         kernels.weigh(
-            work.value[part.block.batch, part.block.head, part.keys],
-            part.space,
+            work.value,
+            *self.place,
+            space,
             TILE,
-            part.first,
-            part.stop,
-            part.known[0],
-            np.maximum(part.factor, np.float32(VANISHES)),  # so that a hidden key is 0 by itself
-            total,
-            mean,
+            self.first,
+            self.stop,
+            top,
+            np.maximum(factor, np.float32(VANISHES)),  # so that a hidden key is 0 by itself
+            beside,
+            self.found.output,
         )
-        if work.sinks is not None:
-            mean *= self._kept(part, total)[:, None]
-        place = output[part.block.place]
-        place[...] = mean.reshape(place.shape)
 
-    def _kept(self, part: _Part, total: Any) -> Float[np.ndarray, " rows"]:
-        """What a sink leaves to the keys: 1 / (1 + exp(sink - log_sum_exp)) of a sharpened row."""
+    def _sunk(self, factor: Float[np.ndarray, "blocks rows"]) -> Float[np.ndarray, "blocks rows"]:
+        """What a sink weighs beside the keys of a sharpened row: exp(sink - factor * top)."""
         assert self.work.sinks is not None
-        its = self.work.sinks[part.block.head, part.block.group]
-        sinks = np.repeat(its, part.rows // len(its))
+        _, head, group = self.task.blocks.T[:, :, None]
+        sinks = self.work.sinks[head, group + np.arange(self.task.groups)]
         limit = np.finfo(np.float32).max / 2
-        top = np.clip(LOG_2 * part.known[0], -limit, limit)
-        with np.errstate(over="ignore", divide="ignore"):
-            kept = 1 / (1 + np.exp(sinks - part.factor * top - np.log(total)))
-        return np.asarray(kept, np.float32)
-
-
-class _Part:
-    """A block while it is worked on: its keys, its logits, what is known of its rows."""
-
-    def __init__(self, block: Block, first: Any, stop: Any, keys: slice) -> None:
-        groups = block.group.stop - block.group.start
-        self.block, self.keys = block, keys
-        self.first, self.stop = np.tile(first, groups), np.tile(stop, groups)
-        self.rows = len(self.first)
-        self.known = np.tile(UNKNOWN[:, None], self.rows)
-        self.count = np.zeros(self.rows, np.int32)
-        self.factor = self.space = np.empty(0, np.float32)
+        top = np.clip(LOG_2 * self.known[0], -limit, limit)
+        by_row = np.repeat(sinks, factor.shape[1] // self.task.groups, axis=1)
+        with np.errstate(over="ignore"):
+            return np.asarray(np.exp(by_row - factor * top), np.float32)
