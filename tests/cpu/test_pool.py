@@ -2,6 +2,7 @@
 
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -60,8 +61,8 @@ def test_what_torch_has_started_already_does_it():
 
 
 def _native_threads():
-    with open("/proc/self/status", encoding="ascii") as lines:
-        return next(line.split()[1] for line in lines if line.startswith("Threads"))
+    lines = Path("/proc/self/status").read_text("ascii").splitlines()
+    return next(line.split()[1] for line in lines if line.startswith("Threads"))
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])

@@ -227,7 +227,9 @@ class _Attending:
     def _weigh(
         self, space: Float[np.ndarray, " count"], factor: Float[np.ndarray, "blocks rows"]
     ) -> None:
-        work, top = self.work, self.known[0]
+        work, top, output = self.work, self.known[0], self.found.output
+        assert work.value is not None
+        assert output is not None
         beside = np.zeros_like(top) if work.sinks is None else self._sunk(factor)
         kernels.weigh(
             work.value,
@@ -239,7 +241,7 @@ class _Attending:
             top,
             np.maximum(factor, np.float32(VANISHES)),  # so that a hidden key is 0 by itself
             beside,
-            self.found.output,
+            output,
         )
 
     def _sunk(self, factor: Float[np.ndarray, "blocks rows"]) -> Float[np.ndarray, "blocks rows"]:

@@ -154,40 +154,35 @@ def _check_tensors(**tensors: Tensor | None) -> None:
 
 def _heads(query: Tensor, key: Tensor, value: Tensor | None, enable_gqa: bool) -> tuple[int, int]:
     """How many query heads and key heads there are, once all the sizes agree."""
+
+    def wrong(what: str) -> ValueError:
+        # In words only here: they take as long as all the checks.
+        given = {"query": query, "key": key, "value": value}
+        shapes = [f"{name} {tuple(x.shape)}" for name, x in given.items() if x is not None]
+        return ValueError(f"{', '.join(shapes)}: {what}")
+
     if query.shape[-1] != key.shape[-1]:
-        raise ValueError(
-            f"{_shapes(query, key, value)}: the last axes of query and key must be equal"
-        )
+        raise wrong("the last axes of query and key must be equal")
     if value is not None and value.shape[-2] != key.shape[-2]:
-        raise ValueError(
-            f"{_shapes(query, key, value)}: there must be as many values as keys, on axis -2"
-        )
+        raise wrong("there must be as many values as keys, on axis -2")
     if any(tensor.ndim != query.ndim for tensor in (key, value) if tensor is not None):
-        raise ValueError(f"{_shapes(query, key, value)}: they must have the same number of axes")
+        raise wrong("they must have the same number of axes")
     if query.ndim == 2:
         return 1, 1
     heads, kv_heads = query.shape[-3], key.shape[-3]
     if value is not None and value.shape[-3] != kv_heads:
-        raise ValueError(
-            f"{_shapes(query, key, value)}: keys and values must have the same number of heads, axis -3"
-        )
+        raise wrong("keys and values must have the same number of heads, axis -3")
     if heads != kv_heads and not enable_gqa:
-        raise ValueError(
-            f"{_shapes(query, key, value)}: {heads} query heads and {kv_heads} key heads; to let query heads share a "
-            "key head pass enable_gqa=True"
+        raise wrong(
+            f"{heads} query heads and {kv_heads} key heads; to let query heads share a key head "
+            "pass enable_gqa=True"
         )
     if heads != kv_heads and (kv_heads == 0 or heads % kv_heads):
-        raise ValueError(
-            f"{_shapes(query, key, value)}: {heads} query heads cannot share {kv_heads} key heads evenly; the number "
-            "of query heads must be a multiple"
+        raise wrong(
+            f"{heads} query heads cannot share {kv_heads} key heads evenly; the number of query "
+            "heads must be a multiple"
         )
     return heads, kv_heads
-
-
-def _shapes(query: Tensor, key: Tensor, value: Tensor | None) -> str:
-    """Put into words only where something is wrong: that takes as long as all checks."""
-    shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}"
-    return shapes if value is None else f"{shapes}, value {tuple(value.shape)}"
 
 
 def _lead(query: Tensor, key: Tensor, value: Tensor | None) -> tuple[int, ...]:
