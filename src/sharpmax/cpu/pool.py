@@ -1,8 +1,8 @@
 """Threads that share out blocks: as many as asked for, kept from call to call.
 
 torch's own where it is loaded: after each of its calls they stay awake for a while, and any others
-would have to share the cores with them. Else Python's, not numba's: those abort the process when two
-threads call at once, or after a fork. The compiled parts and the products let go of the
+would have to share the cores with them. Else Python's, not numba's: those abort the process when
+two threads call at once, or after a fork. The compiled parts and the products let go of the
 interpreter's lock.
 """
 
@@ -72,8 +72,8 @@ def torch_team() -> Team | None:
 def _team(folder: str) -> Team | None:
     """By the OpenMP library that torch uses: the only one that is loaded, or that in its folder.
 
-    GOMP_parallel is what compilers make of `#pragma omp parallel`; LLVM's and Intel's libraries have
-    it too, on Linux.
+    GOMP_parallel is what compilers make of `#pragma omp parallel`; LLVM's and Intel's libraries
+    have it too, on Linux.
     """
     loaded = [
         one.filepath for one in ThreadpoolController().lib_controllers if one.user_api == "openmp"
