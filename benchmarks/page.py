@@ -65,9 +65,27 @@ def max_retrieval(result: Result) -> str:
     )
 
 
+PREFILL = ["SDPA", "products alone", "cpu", "statistics", "plain", "streaming", "fused", "textbook"]
+
+
+def by_kind(prefill: dict) -> str:
+    """A table for each head size, causal and not."""
+    parts: dict[str, dict] = {}
+    for name, row in prefill.items():
+        tokens, _, kind = name.partition(" tokens, ")
+        parts.setdefault(kind, {})[tokens] = row
+    return "\n\n".join(
+        f"**{kind.capitalize()}{'' if 'causal' in kind else ', every key seen'}**\n\n"
+        + table(rows, PREFILL, "tokens")
+        for kind, rows in parts.items()
+    )
+
+
 def page(torchs: Result, jaxs: Result, scans: Result, heads: Result) -> str:
     found = torchs.measurements
-    columns = ["SDPA", "auto", "streaming", "fused", "statistics", "log-length policy", "textbook"]
+    rounds = torchs.config["rounds"]
+    ours = found["torch_after"]["a product of torch's"]["after cpu"]
+    first = found["first_call"]["seconds"]
     memory = "\n".join(
         f"| {name} | {row['heads']} | {row['megabytes']:,.0f} |"
         for name, row in found["memory"].items()
@@ -80,33 +98,41 @@ def page(torchs: Result, jaxs: Result, scans: Result, heads: Result) -> str:
     return f"""{BEGIN}
 ### PyTorch, prefill
 
-{torchs.config["heads"]} heads of size {torchs.config["dim"]}, float32, {torchs.config["threads"]}
-threads; ratio to `F.scaled_dot_product_attention` in the same round: median (quartiles) of
-{torchs.config["rounds"]} rounds. {machine(torchs)}
+{torchs.config["heads"]} heads, float32, {torchs.config["threads"]} threads; ratio to
+`F.scaled_dot_product_attention` in the same round: median (quartiles) of
+{max(rounds.values())} rounds at {min(map(int, rounds))} tokens down to {min(rounds.values())} at
+{max(map(int, rounds)):,}. {machine(torchs)}
 
-{table(found["prefill"], columns, "")}
+{by_kind(found["prefill"])}
 
-`auto` is `streaming` here, by its rules. "statistics" is `attention_stats`, with `fused`.
-"log-length policy" is `LogLength(512)` with `fused`: a policy that does not look at the entropy.
-
-### PyTorch, decoding
-
-One query over {torchs.config["decode_keys"]:,} keys.
-
-{table(found["decode"], ["SDPA", "auto", "statistics"], "")}
-
-### PyTorch, peak memory
-
-By how much resident memory rises at its peak, {torchs.config["memory_tokens"]:,} tokens, no mask;
-the output is part of it.
-
-| | heads | MB |
-|---|---|---|
-{memory}
+"products alone" is the roofline: what the two matrix products of any exact attention would cost at
+the speed that torch's BLAS reaches in a product of large square matrices. `cpu` is what `auto`
+picks here. "statistics" is `attention_stats` and "plain" attention with `Constant(1.0)`, both with
+`cpu`.
 
 ### PyTorch, growth
 
 ![Time and ratio to SDPA against the number of tokens](../results/bench_torch.png)
+
+### PyTorch, decoding
+
+One query over {torchs.config["decode_keys"]:,} keys, {torchs.config["decode_rounds"]} rounds.
+
+{table(found["decode"], ["SDPA", "cpu", "statistics", "streaming"], "")}
+
+### PyTorch, what else `cpu` costs
+
+The first call of a process takes {first["compiling"]:.1f} s where numba has to compile, and
+{first["kept"]:.1f} s where it kept what it compiled before, importing numba included. A product of
+torch's, of 512 rows and columns, takes {ours["ratio"]:.2f} ({ours["low"]:.2f} to
+{ours["high"]:.2f}) times as long right after a call of `cpu` as right after one of SDPA.
+
+By how much resident memory rises at its peak, {torchs.config["memory_tokens"]:,} tokens, head size
+64, no mask; the output is part of it:
+
+| | heads | MB |
+|---|---|---|
+{memory}
 
 ### JAX, prefill
 
@@ -137,39 +163,51 @@ of eager attention's matrices by at most {scans.measurements["largest_difference
 {END}"""
 
 
+SHOWN = {
+    "cpu": "adaptive, cpu",
+    "statistics": "statistics, cpu",
+    "streaming": "streaming",
+    "fused": "fused (two calls)",
+    "textbook": "textbook",
+    "products alone": "products alone",
+}
+
+
 def picture(result: Result) -> Figure:
-    growth = result.measurements["growth"]
-    shown = ("SDPA", "streaming", "fused", "statistics", "textbook")
+    """Time of each way for one kind, and ratios for all four."""
+    found: dict[str, dict[int, dict]] = {}
+    for name, row in result.measurements["prefill"].items():
+        tokens, _, kind = name.partition(" tokens, ")
+        found.setdefault(kind, {})[int(tokens.replace(",", ""))] = row
     with style.house_style():
-        figure = Figure(figsize=(9.6, 4.2))
-        times, relative = figure.subplots(1, 2)
-        for name in shown:
-            points = [(int(n), row[name]) for n, row in growth.items() if name in row]
-            tokens = [n for n, _ in points]
-            times.plot(tokens, [p["milliseconds"] for _, p in points], marker="o", ms=4, label=name)
-            if name == "SDPA":
-                relative.plot([], [])
-                continue
-            (line,) = relative.plot(tokens, [p["ratio"] for _, p in points], marker="o", ms=4)
-            relative.fill_between(
-                tokens,
-                [p["low"] for _, p in points],
-                [p["high"] for _, p in points],
-                color=line.get_color(),
-                alpha=0.2,
-                lw=0,
-            )
-        times.set(xscale="log", yscale="log", xlabel="tokens", ylabel="ms", title="time, causal")
-        relative.set(xscale="log", yscale="log", xlabel="tokens", title="ratio to SDPA")
-        relative.axhline(1, color=style.MUTED, lw=1)
-        relative.set_yticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"])
-        relative.minorticks_off()
-        for axes in (times, relative):
-            ticks = [int(n) for n in growth]
-            axes.set_xticks(ticks, [f"{n:,}" for n in ticks], fontsize=8)
-            axes.minorticks_off()
-        times.legend()
+        figure = Figure(figsize=(10.8, 7.2), layout="constrained")
+        for axes, (kind, rows) in zip(figure.subplots(2, 2).flat, found.items(), strict=True):
+            panel(axes, rows)
+            axes.set_title(kind if "causal" in kind else f"{kind}, every key seen")
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     return figure
+
+
+def panel(axes, rows: dict[int, dict]) -> None:
+    for name, label in SHOWN.items():
+        points = {tokens: row[name] for tokens, row in rows.items() if name in row}
+        (line,) = axes.plot(
+            list(points),
+            [point["ratio"] for point in points.values()],
+            marker="o",
+            ms=4,
+            ls="--" if name == "products alone" else "-",
+            color=style.MUTED if name == "products alone" else None,
+            label=label,
+        )
+        low, high = ([point[end] for point in points.values()] for end in ("low", "high"))
+        axes.fill_between(list(points), low, high, color=line.get_color(), alpha=0.2, lw=0)
+    axes.axhline(1, color=style.MUTED, lw=1)
+    axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel="time, SDPA = 1")
+    axes.set_yticks([0.5, 1, 2, 5, 10, 20], ["0.5", "1", "2", "5", "10", "20"])
+    axes.set_xticks(list(rows), [f"{tokens:,}" for tokens in rows], fontsize=8)
+    axes.minorticks_off()
 
 
 def main() -> None:

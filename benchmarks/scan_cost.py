@@ -26,9 +26,9 @@ from sharpmax.hf.models import load
 from sharpmax.hf.prompts import choose
 from sharpmax.results import Result, Stopwatch
 
-TOKENS = (2048, 8192)
+TOKENS = (2048, 4096, 8192)
 CHECKED = 512
-ROUNDS = {2048: 5, 8192: 3}
+ROUNDS = {2048: 5, 4096: 5, 8192: 3}
 
 
 def plain(model: torch.nn.Module, tokens: list[int]) -> float:

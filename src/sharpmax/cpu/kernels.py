@@ -298,8 +298,8 @@ def survey(
 ) -> None:
     """Logits in bits into `space`, block after block, tile after tile, and what is known of each
     row. A block is `groups` query heads of a key head, from the three places (batch, key head,
-    first query head). `first` and `stop` count from the first of the keys. No softcap is 0, no bias or
-    mask an empty one.
+    first query head). `first` and `stop` count from the first of the keys. No softcap is 0, no bias
+    or mask an empty one.
     """
     rows, all_keys = known.shape[2], keys[1] - keys[0]
     masked = bias.size > 0 or mask.size > 0

@@ -13,6 +13,8 @@ PARTS = {
     "decode": "Time of one token more",
     "growth": "Time as the input grows",
     "memory": "Memory, MB",
+    "torch_after": "Time of something else, right after",
+    "first_call": "The first call of a process, seconds",
 }
 
 
@@ -25,13 +27,24 @@ def attention(result: Result) -> Content:
         what="benchmark",
         title=f"Attention for {library}: time and memory",
         facts=[
-            f"{counted(config['heads'], 'head')} of {config['dim']} channels",
-            f"{counted(config['rounds'], 'round')}",
+            f"{counted(config['heads'], 'head')} of {_sizes(config)} channels",
+            _rounds(config["rounds"]),
         ],
         findings=[_slowest(found["prefill"])],
         advice=["Ratios hold for this machine; run make bench on yours."],
         blocks=blocks,
     )
+
+
+def _sizes(config: dict[str, Any]) -> str:
+    return " and ".join(map(str, config.get("dims", [config.get("dim")])))
+
+
+def _rounds(rounds: int | dict[str, int]) -> str:
+    """As many for all, or by the number of tokens."""
+    if isinstance(rounds, int):
+        return counted(rounds, "round")
+    return f"{min(rounds.values())} to {max(rounds.values())} rounds"
 
 
 def _slowest(prefill: dict[str, Any]) -> str:
