@@ -76,7 +76,7 @@ def attention(
     assert found.output is not None
     shape = query.shape[:-1]
     output = found.output.reshape(*shape, -1).astype(query.dtype, copy=False)
-    return Attended(output, Stats(*(one.reshape(shape) for one in found[1:])))
+    return Attended(output, Stats(*(one.reshape(shape) for one in found.stats)))
 
 
 def attention_stats(
@@ -100,7 +100,7 @@ def attention_stats(
         window=_whole("window", window),
     )
     found = rows.run(work, policy, _threads(threads), stats=True)
-    return Stats(*(one.reshape(query.shape[:-1]) for one in found[1:]))
+    return Stats(*(one.reshape(query.shape[:-1]) for one in found.stats))
 
 
 def _work(query: Any, key: Any, value: Any, mask: Any, enable_gqa: bool, sinks: Any) -> rows.Work:

@@ -11,11 +11,12 @@ Logits are in bits, a weight is 2**(factor * (logit - top)): no underflow is slo
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import njit, typeof, types
 from numba.extending import intrinsic
 
 if TYPE_CHECKING:
@@ -30,6 +31,39 @@ SUMS = {"reassoc", "nsz", "contract"}
 FUSED = {"contract"}
 
 Float32 = np.float32
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def inner(**options: Any) -> Callable[[Function], Function]:
+    """Compiles what only compiled code calls: what others would call it by takes as long as it."""
+    compiled: Any = njit(**options, no_cpython_wrapper=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]
+    return cast(Callable[[Function], Function], compiled)
+
+
+def outer(signature: Any) -> Callable[[Function], Function]:
+    """Compiles what Python calls, for these types alone, or reads what was kept of it."""
+    compiled: Any = njit(signature, nogil=True, cache=True, no_cfunc_wrapper=True)  # type: ignore[call-overload]
+    return cast(Callable[[Function], Function], compiled)
+
+
+def _array(kind: Any, axes: int, layout: Any = "C") -> Any:
+    """The type of an array that is only read, so that any array of the kind will do."""
+    return types.Array(kind, axes, layout, readonly=True)
+
+
+_float, _int = types.float32, types.int64
+_pair = typeof((0, 0))
+_any, _rows = _array(_float, 5, "A"), _array(_int, 1)
+_place = (_array(_int, 2), _int, _pair, _pair, _float[::1], _int, _rows, _rows)
+# Given here, or each layout in memory would be compiled for anew.
+SURVEY = types.void(
+    *(_any, _array(_float, 4), *_place, _float, _float),
+    *(_any, _float, _array(types.boolean, 5, "A"), types.boolean, types.boolean),
+    *(_float[:, :, ::1], types.int32[:, ::1]),
+)
+WEIGH = types.void(
+    _array(_float, 4), *_place, *[_array(_float, 2)] * 3, types.Array(_float, 5, "C")
+)
 
 # 2**f for f in [-0.5, 0.5], interpolated at Chebyshev's points; off by 0.97 units in the last place
 # with the rounding of float32, see the tests.
@@ -61,7 +95,7 @@ def _reinterpret(source: Any, target: Any, kind: ir.Type) -> Any:
 
 
 _bits: Any = _reinterpret(types.float32, types.int32, ir.IntType(32))
-_float: Any = _reinterpret(types.int32, types.float32, ir.FloatType())
+_number: Any = _reinterpret(types.int32, types.float32, ir.FloatType())
 
 
 @njit(fastmath=FUSED, forceinline=True)
@@ -80,7 +114,7 @@ def exp2(x: Any) -> Any:
     p = p * f + C2
     p = p * f + C1
     p = p * f + C0
-    return p * _float((_bits(shifted) << 23) + ONE)
+    return p * _number((_bits(shifted) << 23) + ONE)
 
 
 @njit(fastmath=FUSED, forceinline=True)
@@ -100,7 +134,7 @@ def tanh(x: Any) -> Any:
     return near if size < Float32(0.25) else (far if x > 0 else -far)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _ordered(x: Any) -> Any:
     """An integer that is larger where the number is: their maximum runs in lanes, that of floats
     does not, because of NaN.
@@ -109,7 +143,7 @@ def _ordered(x: Any) -> Any:
     return b ^ ((b >> 31) & ALL_BUT_SIGN)
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _multiply(
     query: Float[np.ndarray, "rows dim"],
     key: Float[np.ndarray, "keys dim"],
@@ -122,7 +156,7 @@ def _multiply(
         np.dot(query, key.T, logits)
 
 
-@njit(fastmath=FUSED)
+@inner(fastmath=FUSED)
 def _cap(logits: Float[np.ndarray, "rows keys"], size: Any) -> None:
     """size * tanh(logit)."""
     flat = logits.reshape(-1)
@@ -130,60 +164,60 @@ def _cap(logits: Float[np.ndarray, "rows keys"], size: Any) -> None:
         flat[j] = size * tanh(flat[j])
 
 
-@njit(fastmath=FUSED)
+@inner(fastmath=FUSED)
 def _add(
     logits: Float[np.ndarray, "rows keys"],
-    bias: Float[np.ndarray, "groups queries keys"],
+    bias: Float[np.ndarray, "batch kv_heads group query key"],
+    place: tuple[int, int, int, int, int],
+    queries: int,
     lowest: Any,
 ) -> None:
-    """Add a bias in nats; `lowest` or less hides the key."""
-    queries = bias.shape[1]
+    """Add a bias in nats, from this place on; `lowest` or less hides the key."""
+    n, h, g, q, k = place
     for r in range(logits.shape[0]):
-        row, its = logits[r], bias[r // queries, r % queries]
-        for j in range(len(row)):
-            hidden = its[j] <= lowest
-            row[j] = -np.inf if hidden else row[j] + its[j] * Float32(BITS)
+        group, query = g + r // queries, q + r % queries
+        for j in range(logits.shape[1]):
+            more = bias[n, h, group, query, k + j]
+            hidden = more <= lowest
+            logits[r, j] = -np.inf if hidden else logits[r, j] + more * Float32(BITS)
 
 
-@njit
+@inner()
 def _hide(
-    logits: Float[np.ndarray, "rows keys"], mask: Bool[np.ndarray, "groups queries keys"]
+    logits: Float[np.ndarray, "rows keys"],
+    mask: Bool[np.ndarray, "batch kv_heads group query key"],
+    place: tuple[int, int, int, int, int],
+    queries: int,
 ) -> None:
-    """-inf where the mask is False, also over NaN."""
-    queries = mask.shape[1]
+    """-inf where the mask, from this place on, is False; also over NaN."""
+    n, h, g, q, k = place
     for r in range(logits.shape[0]):
-        row, its = logits[r], mask[r // queries, r % queries]
-        for j in range(len(row)):
-            row[j] = row[j] if its[j] else -np.inf
+        group, query = g + r // queries, q + r % queries
+        for j in range(logits.shape[1]):
+            logits[r, j] = logits[r, j] if mask[n, h, group, query, k + j] else -np.inf
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _largest(logits: Float[np.ndarray, "rows keys"], r: int, begin: int, end: int) -> Any:
     largest = _ordered(Float32(-np.inf))
     for j in range(np.uintp(begin), np.uintp(end)):
         largest = max(largest, _ordered(logits[r, j]))
-    return _float(largest ^ ((largest >> 31) & ALL_BUT_SIGN))
+    return _number(largest ^ ((largest >> 31) & ALL_BUT_SIGN))
 
 
-@njit(forceinline=True)
-def _smallest(logits: Float[np.ndarray, "rows keys"], r: int, begin: int, end: int) -> Any:
-    """But for -inf, which is hidden: it is made the largest."""
+@inner(forceinline=True)
+def _extent(logits: Float[np.ndarray, "rows keys"], r: int, begin: int, end: int) -> Any:
+    """The smallest logit but for -inf, which is hidden, and how many are not."""
     hidden, smallest = _ordered(Float32(-np.inf)), _ordered(Float32(np.inf))
+    count = np.int32(0)
     for j in range(np.uintp(begin), np.uintp(end)):
         o = _ordered(logits[r, j])
         smallest = min(smallest, ALL_BUT_SIGN if o <= hidden else o)
-    return _float(smallest ^ ((smallest >> 31) & ALL_BUT_SIGN))
+        count += np.int32(0) if o == hidden else np.int32(1)
+    return _number(smallest ^ ((smallest >> 31) & ALL_BUT_SIGN)), count
 
 
-@njit(forceinline=True)
-def _visible(logits: Float[np.ndarray, "rows keys"], r: int, begin: int, end: int) -> Any:
-    count, hidden = 0, _ordered(Float32(-np.inf))
-    for j in range(np.uintp(begin), np.uintp(end)):
-        count += 0 if _ordered(logits[r, j]) == hidden else 1
-    return count
-
-
-@njit(fastmath=SUMS)
+@inner(fastmath=SUMS)
 def _sums(logits: Float[np.ndarray, "rows keys"], r: int, begin: int, end: int, top: Any) -> Any:
     """Of 2**(logit - top), and of that times (logit - top)."""
     total, moment = Float32(0), Float32(0)
@@ -196,7 +230,7 @@ def _sums(logits: Float[np.ndarray, "rows keys"], r: int, begin: int, end: int, 
     return total, moment
 
 
-@njit(fastmath=SUMS)
+@inner(fastmath=SUMS)
 def _weights(
     logits: Float[np.ndarray, "rows keys"], r: int, begin: int, end: int, top: Any, factor: Any
 ) -> Any:
@@ -209,7 +243,7 @@ def _weights(
     return total
 
 
-@njit
+@inner()
 def _shared(logits: Float[np.ndarray, "rows keys"], r: int, begin: int, end: int) -> Any:
     """1 for each +inf and 0 for the rest, over the logits; their sum. NaN stays."""
     total = Float32(0)
@@ -220,7 +254,7 @@ def _shared(logits: Float[np.ndarray, "rows keys"], r: int, begin: int, end: int
     return total
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _infinities(logits: Float[np.ndarray, "rows keys"], r: int, begin: int, end: int) -> Any:
     count = Float32(0)
     for j in range(np.uintp(begin), np.uintp(end)):
@@ -229,13 +263,13 @@ def _infinities(logits: Float[np.ndarray, "rows keys"], r: int, begin: int, end:
     return count
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _higher(one: Any, other: Any) -> Any:
     """The larger one; NaN if either is."""
     return one if one >= other or one != one else other
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _learn(
     logits: Float[np.ndarray, "rows keys"],
     r: int,
@@ -262,19 +296,22 @@ def _learn(
     known[2, r], known[3, r] = total + more[0], moment + more[1]
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _gather(
-    query: Float[np.ndarray, "groups queries dim"], scale: Any, rows: Float[np.ndarray, "rows dim"]
+    query: Float[np.ndarray, "batch kv_heads group query dim"],
+    place: tuple[int, int, int, int],
+    queries: int,
+    scale: Any,
+    rows: Float[np.ndarray, "rows dim"],
 ) -> None:
     """The scaled queries of all heads of a block, one after the other."""
-    queries = query.shape[1]
+    n, h, g, q = place
     for r in range(np.uintp(rows.shape[0])):
-        its = query[r // queries, r % queries]
         for j in range(np.uintp(rows.shape[1])):
-            rows[r, j] = its[j] * scale
+            rows[r, j] = query[n, h, g + r // queries, q + r % queries, j] * scale
 
 
-@njit(nogil=True, cache=True)
+@outer(SURVEY)
 def survey(
     query: Float[np.ndarray, "batch kv_heads group query dim"],
     key: Float[np.ndarray, "batch kv_heads key dim"],
@@ -301,40 +338,40 @@ def survey(
     first query head). `first` and `stop` count from the first of the keys. No softcap is 0, no bias
     or mask an empty one.
     """
-    rows, all_keys = known.shape[2], keys[1] - keys[0]
+    rows, many, all_keys = known.shape[2], queries[1] - queries[0], keys[1] - keys[0]
     masked = bias.size > 0 or mask.size > 0
     scaled = np.empty((rows, key.shape[3]), np.float32)
     for b in range(len(blocks)):
-        n, h, g = blocks[b]
-        _gather(query[n, h, g : g + groups, queries[0] : queries[1]], scale, scaled)
+        n, h, g = blocks[b, 0], blocks[b, 1], blocks[b, 2]
+        _gather(query, (n, h, g, queries[0]), many, scale, scaled)
         for at in range(0, all_keys, tile):
             wide = min(tile, all_keys - at)
             begins = rows * (b * all_keys + at)
             logits = space[begins : begins + rows * wide].reshape(rows, wide)
-            begin_key, end_key = keys[0] + at, keys[0] + at + wide
-            _multiply(scaled, key[n, h, begin_key:end_key], logits)
+            place = n, h, g, queries[0], keys[0] + at
+            _multiply(scaled, key[n, h, keys[0] + at : keys[0] + at + wide], logits)
             if softcap > 0:
                 _cap(logits, softcap)
             if bias.size > 0:
-                its = bias[n, h, g : g + groups, queries[0] : queries[1], begin_key:end_key]
-                _add(logits, its, lowest)
+                _add(logits, bias, place, many, lowest)
             if mask.size > 0:
-                _hide(
-                    logits, mask[n, h, g : g + groups, queries[0] : queries[1], begin_key:end_key]
-                )
+                _hide(logits, mask, place, many)
             for r in range(np.uintp(rows)):
                 begin, end = max(first[r] - at, 0), min(stop[r] - at, wide)
                 if begin < end:
-                    count[b, r] += _visible(logits, r, begin, end) if masked else end - begin
-                    if smallest:
-                        known[1, b, r] = min(known[1, b, r], _smallest(logits, r, begin, end))
+                    if masked or smallest:
+                        its, visible = _extent(logits, r, begin, end)
+                        known[1, b, r] = min(known[1, b, r], its)
+                        count[b, r] += visible if masked else end - begin
+                    else:
+                        count[b, r] += end - begin
                     if entropy:
                         _learn(logits, r, begin, end, known[:, b])
                     else:
                         known[0, b, r] = _higher(known[0, b, r], _largest(logits, r, begin, end))
 
 
-@njit(forceinline=True)
+@inner(forceinline=True)
 def _weights_of_tile(
     logits: Float[np.ndarray, "rows keys"],
     at: int,
@@ -361,7 +398,7 @@ def _weights_of_tile(
             total[r] += _weights(logits, r, begin, end, top[r], factor[r])
 
 
-@njit(nogil=True, cache=True)
+@outer(WEIGH)
 def weigh(
     value: Float[np.ndarray, "batch kv_heads key value_dim"],
     blocks: Int[np.ndarray, "blocks three"],
@@ -385,9 +422,11 @@ def weigh(
     mean, part = np.empty((rows, dim), np.float32), np.empty((rows, dim), np.float32)
     count = queries[1] - queries[0]
     for b in range(len(blocks)):
-        n, h, g = blocks[b]
-        total[:] = Float32(0)
-        mean[:] = Float32(0)
+        n, h, g = blocks[b, 0], blocks[b, 1], blocks[b, 2]
+        for r in range(np.uintp(rows)):
+            total[r] = Float32(0)
+            for j in range(np.uintp(dim)):
+                mean[r, j] = Float32(0)
         for at in range(0, all_keys, tile):
             wide = min(tile, all_keys - at)
             begins = rows * (b * all_keys + at)

@@ -59,16 +59,19 @@ class Work(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Of each row, [batch kv_heads group query]."""
+    """Of each row, [batch kv_heads group query]; empty statistics if they were not asked for."""
 
     output: Float[np.ndarray, "batch kv_heads group query value_dim"] | None
-    entropy: Float[np.ndarray, "batch kv_heads group query"]
-    log_sum_exp: Float[np.ndarray, "batch kv_heads group query"]
+    numbers: Float[np.ndarray, "five batch kv_heads group query"]
+    """Entropy, log-sum-exp, inverse temperature, largest and smallest logit."""
     items: Int[np.ndarray, "batch kv_heads group query"]
     """How many keys each row can see."""
-    inverse_temperature: Float[np.ndarray, "batch kv_heads group query"]
-    maximum: Float[np.ndarray, "batch kv_heads group query"]
-    minimum: Float[np.ndarray, "batch kv_heads group query"]
+
+    @property
+    def stats(self) -> tuple[Any, ...]:
+        """Entropy, log-sum-exp, items, inverse temperature, largest and smallest logit."""
+        entropy, total, *rest = self.numbers
+        return entropy, total, self.items, *rest
 
 
 class Task(NamedTuple):
@@ -91,8 +94,8 @@ def run(work: Work, policy: Policy, threads: int, *, stats: bool) -> Found:
     output = None if work.value is None else np.empty((*shape, work.value.shape[3]), np.float32)
     # What nobody asked for is not put down.
     asked = shape if stats else (0, 0, 0, 0)
-    zeros = [np.zeros(asked, np.float32) for _ in range(5)]
-    found = Found(output, zeros[0], zeros[1], np.zeros(asked, np.int32), *zeros[2:])
+    numbers, items = np.zeros((5, *asked), np.float32), np.zeros(asked, np.int32)
+    found = Found(output, numbers, items)
     looks = stats or needs_entropy(policy)
     tasks = list(_tasks(work, threads))
     threads = max(1, min(threads, len(tasks)))
@@ -213,16 +216,16 @@ class _Attending:
         answer = np.asarray(inverse_temperatures(self.policy, *asked), np.float32)
         factor = answer.reshape(entropy.shape)
         if stats:
-            rows = LOG_2 * top + log_total, self.count, factor, LOG_2 * top, LOG_2 * smallest
-            for target, row in zip(self.found[1:], (entropy, *rows), strict=True):
-                self._put(target, row)
+            top, smallest = LOG_2 * top, LOG_2 * smallest
+            self._put(np.stack([entropy, top + log_total, factor, top, smallest]))
         return factor
 
-    def _put(self, target: Any, row: Any) -> None:
+    def _put(self, numbers: Float[np.ndarray, "five blocks rows"]) -> None:
         task = self.task
         batch, head, group = task.blocks.T[:, :, None]
         group = group + np.arange(task.groups)
-        target[batch, head, group, task.query] = row.reshape(*group.shape, -1)
+        self.found.numbers[:, batch, head, group, task.query] = numbers.reshape(5, *group.shape, -1)
+        self.found.items[batch, head, group, task.query] = self.count.reshape(*group.shape, -1)
 
     def _weigh(
         self, space: Float[np.ndarray, " count"], factor: Float[np.ndarray, "blocks rows"]

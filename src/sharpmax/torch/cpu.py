@@ -70,7 +70,7 @@ def attend(
     if not stats:
         return output, None
     entropy, total, count, factor, maximum, minimum = (
-        problem.restore(torch.from_numpy(one)) for one in found[1:] if one is not None
+        problem.restore(torch.from_numpy(one)) for one in found.stats
     )
     return output, AttentionStats(
         entropy=entropy,
