@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, typeof, types
+from numba import njit, types
 from numba.extending import intrinsic
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _array(kind: Any, axes: int, layout: Any = "C") -> Any:
 
 
 _float, _int = types.float32, types.int64
-_pair = typeof((0, 0))
+_pair: Any = types.UniTuple(_int, 2)  # type: ignore[no-untyped-call]
 _any, _rows = _array(_float, 5, "A"), _array(_int, 1)
 _place = (_array(_int, 2), _int, _pair, _pair, _float[::1], _int, _rows, _rows)
 # Given here, or each layout in memory would be compiled for anew.
