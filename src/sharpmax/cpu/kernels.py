@@ -58,7 +58,7 @@ _place = (_array(_int, 2), _int, _pair, _pair, _float[::1], _int, _rows, _rows)
 # Given here, or each layout in memory would be compiled for anew.
 SURVEY = types.void(
     *(_any, _array(_float, 4), *_place, _float, _float),
-    *(_any, _float, _array(types.boolean, 5, "A"), types.boolean, types.boolean),
+    *(_any, _float, _array(types.boolean, 5, "A"), *[types.boolean] * 3),
     *(_float[:, :, ::1], types.int32[:, ::1]),
 )
 WEIGH = types.void(
@@ -328,6 +328,7 @@ def survey(
     bias: Float[np.ndarray, "batch kv_heads group query key"],
     lowest: Float32,
     mask: Bool[np.ndarray, "batch kv_heads group query key"],
+    keep: bool,
     entropy: bool,
     smallest: bool,
     known: Float[np.ndarray, "four blocks rows"],
@@ -335,7 +336,7 @@ def survey(
 ) -> None:
     """Logits in bits into `space`, block after block, tile after tile, and what is known of each
     row. A block is `groups` query heads of a key head, from the three places (batch, key head,
-    first query head). `first` and `stop` count from the first of the keys. No softcap is 0, no bias
+    first query head). Where logits need not be kept, all tiles use the same space. `first` and `stop` count from the first of the keys. No softcap is 0, no bias
     or mask an empty one.
     """
     rows, many, all_keys = known.shape[2], queries[1] - queries[0], keys[1] - keys[0]
@@ -346,7 +347,7 @@ def survey(
         _gather(query, (n, h, g, queries[0]), many, scale, scaled)
         for at in range(0, all_keys, tile):
             wide = min(tile, all_keys - at)
-            begins = rows * (b * all_keys + at)
+            begins = rows * (b * all_keys + at) if keep else 0
             logits = space[begins : begins + rows * wide].reshape(rows, wide)
             place = n, h, g, queries[0], keys[0] + at
             _multiply(scaled, key[n, h, keys[0] + at : keys[0] + at + wide], logits)

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 ROWS = 256
 """Query rows of a block, measured: 128 took 1.1 to 1.3 times as long, 64 up to 1.6 times."""
 LOGITS = 1 << 21
-"""Logits that a thread has at a time, 8 MB: more rows of a short sequence, fewer of a long one."""
+"""Logits of a block at most, 8 MB: fewer rows of a long sequence."""
+TASK = 1 << 20
+"""Logits of a task at most, unless a block has more: so many the cache holds for every thread."""
 TILE = 512
 """Keys that are multiplied at a time: with 256 rows half a megabyte, as the nearest cache has."""
 EACH = 4
@@ -124,7 +126,9 @@ def _tasks(work: Work, threads: int) -> Iterator[Task]:
     first, so that threads end together.
     """
     batch, heads, group, queries = work.query.shape[:4]
-    rows = min(max(LOGITS // max(1, work.key.shape[2]), FEWEST), ROWS)
+    rows = ROWS
+    if work.value is not None:  # else they are not kept
+        rows = min(max(LOGITS // max(1, work.key.shape[2]), FEWEST), ROWS)
     if 0 in (batch, heads, group, queries):
         return
     several = min(group, max(1, rows // queries))  # query heads of a block
@@ -135,7 +139,7 @@ def _tasks(work: Work, threads: int) -> Iterator[Task]:
         first, stop = reach(work, query)
         size = (query.stop - start) * several * max(1, int(stop.max()))
         step = max(fair, min(SMALLEST // size, -(-total // threads)))
-        step = max(1, min(step, LOGITS // size))
+        step = max(1, min(step, TASK // size))
         for g in range(0, group, several):
             blocks = np.array([(b, h, g) for b in range(batch) for h in range(heads)])
             for place in range(0, len(blocks), step):
@@ -177,7 +181,8 @@ class _Attending:
         self.place = task.blocks, task.groups, (task.query.start, task.query.stop), self.keys
 
     def run(self, looks: bool, stats: bool) -> None:
-        with _space(self.count.size * (self.keys[1] - self.keys[0])) as space:
+        keep, keys = self.work.value is not None, self.keys[1] - self.keys[0]
+        with _space(self.count.size * keys if keep else self.count.shape[1] * TILE) as space:
             self._survey(space, looks, stats)
             factor = self._ask(stats)
             if self.work.value is not None:
@@ -199,6 +204,7 @@ class _Attending:
             NO_BIAS if work.bias is None else work.bias,
             np.float32(work.lowest),
             NO_MASK if work.mask is None else work.mask,
+            work.value is not None,
             looks,
             stats,
             self.known,
