@@ -335,9 +335,9 @@ def survey(
     count: Int[np.ndarray, "blocks rows"],
 ) -> None:
     """Logits in bits into `space`, block after block, tile after tile, and what is known of each
-    row. A block is `groups` query heads of a key head, from the three places (batch, key head,
-    first query head). Where logits need not be kept, all tiles use the same space. `first` and `stop` count from the first of the keys. No softcap is 0, no bias
-    or mask an empty one.
+    row; where they need not be kept, all tiles use the same space. A block is `groups` query heads
+    of a key head, from the three places (batch, key head, first query head). `first` and `stop`
+    count from the first of the keys. No softcap is 0, no bias or mask an empty one.
     """
     rows, many, all_keys = known.shape[2], queries[1] - queries[0], keys[1] - keys[0]
     masked = bias.size > 0 or mask.size > 0
