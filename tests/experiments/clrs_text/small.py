@@ -17,7 +17,7 @@ from sharpmax.experiments.clrs_text.train import Job
 SAMPLE = Path(__file__).parent / "sample"
 SOME = ("minimum", "bfs")
 TINY = Training(
-    shape=Shape(width=32, layers=2, heads=2, head_size=16, inner=48, context=512),
+    shape=Shape(width=32, layers=2, heads=2, key_heads=1, head_size=16, inner=48, context=512),
     steps=6,
     batch=4,
     micro=2,

@@ -26,7 +26,7 @@ from sharpmax.experiments.clrs_text.arms import trained_with
 from sharpmax.experiments.clrs_text.batches import collate
 from sharpmax.experiments.clrs_text.data import Sample
 from sharpmax.experiments.clrs_text.model import begun
-from sharpmax.experiments.clrs_text.settings import check, shape_of
+from sharpmax.experiments.clrs_text.settings import Shape, check, shape_of
 from sharpmax.hf import attention
 from sharpmax.results import Result
 from sharpmax.torch import scaled_dot_product_attention
@@ -135,6 +135,22 @@ def test_a_stopped_training_goes_on_to_the_same_losses(whole, tmp_path, after):
     np.testing.assert_array_equal(result.arrays["losses"], whole[1].arrays["losses"])
 
 
+def test_a_stopped_training_by_muon_goes_on_to_the_same_losses(tmp_path):
+    """Its averages are kept too."""
+
+    def stop(step, loss):
+        if step == 4:
+            raise Stop
+
+    expected = train.run(job(tmp_path / "whole", optimiser="muon")).arrays["losses"]
+    one = job(tmp_path / "stopped", optimiser="muon")
+    with pytest.raises(Stop):
+        train.run(one, progress=stop, checkpoint_every=3)
+    result = train.run(one, checkpoint_every=3)
+    np.testing.assert_array_equal(result.arrays["losses"], expected)
+    assert expected[-1] < 0.8 * expected[0]
+
+
 KILLED = """
 import sys, time
 from pathlib import Path
@@ -216,6 +232,7 @@ def test_a_training_that_diverges_is_stopped(tmp_path):
         ({"steps": 0}, "steps must be at least 1, got 0"),
         ({"growing": 1.0}, "growing is a share of the steps below 1"),
         ({"learning_rate": 0.0}, "the learning rate must be above 0"),
+        ({"shape": Shape(heads=6)}, "6 heads cannot share 4 key heads evenly"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(changes, message):
@@ -225,6 +242,8 @@ def test_settings_that_cannot_be_are_refused(changes, message):
 
 def test_shapes_are_read_from_a_line():
     assert shape_of("width=64, layers=2") == replace(shape_of("width=64"), layers=2)
+    assert shape_of("heads=8").key_heads == 8
+    assert shape_of("heads=8,key_heads=2").key_heads == 2
     with pytest.raises(UserError, match=r"shape 'depth=2': expected one of width, layers"):
         shape_of("depth=2")
 

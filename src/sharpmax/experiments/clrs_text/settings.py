@@ -80,7 +80,7 @@ class Training:
 
 
 def shape_of(text: str) -> Shape:
-    """What `width=64,layers=2` says; the rest is as it usually is."""
+    """What `width=64,layers=2` says; the rest is as it usually is: a key head for each head."""
     usual, given = asdict(Shape()), dict[str, Any]()
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
@@ -89,6 +89,8 @@ def shape_of(text: str) -> Shape:
                 f"shape {part.strip()!r}: expected one of {', '.join(usual)} as name=number"
             )
         given[name] = type(usual[name])(float(value))
+    if "heads" in given:
+        given.setdefault("key_heads", given["heads"])
     return Shape(**given)
 
 
@@ -108,6 +110,12 @@ def check(training: Training) -> None:
     ):
         if number < 1:
             raise UserError(f"{what} must be at least 1, got {number}")
+    shape = training.shape
+    if shape.key_heads < 1 or shape.heads % shape.key_heads:
+        raise UserError(
+            f"{shape.heads} heads cannot share {shape.key_heads} key heads evenly: give heads that "
+            "are a multiple of key_heads"
+        )
     if not 0 <= training.growing < 1:
         raise UserError(f"growing is a share of the steps below 1, got {training.growing}")
     if training.learning_rate <= 0:
