@@ -80,6 +80,8 @@ ONE = np.int32(127 << 23)
 ROUNDS = Float32(1.5 * 2**23)
 """Added to a number it leaves the nearest integer in the last bits."""
 ALL_BUT_SIGN = np.int32(0x7FFFFFFF)
+FEW = 4
+"""Rows up to which products are made row by row: a matrix product would first copy the keys."""
 
 
 def _reinterpret(source: Any, target: Any, kind: ir.Type) -> Any:
@@ -150,8 +152,9 @@ def _multiply(
     logits: Float[np.ndarray, "rows keys"],
 ) -> None:
     """logits = query keyᵀ."""
-    if query.shape[0] == 1:
-        np.dot(key, query[0], logits[0])
+    if query.shape[0] <= FEW:
+        for r in range(query.shape[0]):
+            np.dot(key, query[r], logits[r])
     else:
         np.dot(query, key.T, logits)
 
@@ -434,8 +437,9 @@ def weigh(
             logits = space[begins : begins + rows * wide].reshape(rows, wide)
             _weights_of_tile(logits, at, first, stop, top[b], factor[b], total)
             values = value[n, h, keys[0] + at : keys[0] + at + wide]
-            if rows == 1:
-                np.dot(logits[0], values, part[0])
+            if rows <= FEW:
+                for r in range(rows):
+                    np.dot(logits[r], values, part[r])
             else:
                 np.dot(logits, values, part)
             # Loops, since numba takes seconds to compile the same in array notation.

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import scipy.linalg.cython_blas  # noqa: F401  # the BLAS that numba calls, loaded to be found below
 from threadpoolctl import ThreadpoolController
@@ -103,23 +103,27 @@ class _Products:
 
     def __init__(self) -> None:
         self.callers, self.lock = 0, threading.Lock()
-        self.limit: object | None = None
-        self.controller: ThreadpoolController | None = None
+        self.libraries: list[Any] | None = None
+        self.before: list[int] = []
 
     def enter(self) -> None:
         with self.lock:
             self.callers += 1
             if self.callers == 1:
-                if self.controller is None:
-                    found = ThreadpoolController().select(user_api="blas")
-                    self.controller = found
-                self.limit = self.controller.limit(limits=1)
+                if self.libraries is None:
+                    found = ThreadpoolController().lib_controllers
+                    self.libraries = [one for one in found if one.user_api == "blas"]
+                # One by one: threadpoolctl's own context asks each library for all that it knows.
+                self.before = [one.num_threads for one in self.libraries]
+                for one in self.libraries:
+                    one.set_num_threads(1)
 
     def leave(self) -> None:
         with self.lock:
             self.callers -= 1
             if self.callers == 0:
-                self.limit.restore_original_limits()  # type: ignore[union-attr]
+                for one, threads in zip(self.libraries or [], self.before, strict=True):
+                    one.set_num_threads(threads)
 
 
 _products = _Products()

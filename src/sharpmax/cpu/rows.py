@@ -32,6 +32,8 @@ EACH = 4
 """Tasks for each thread at least, if there are so many blocks: who was held up does fewer."""
 SMALLEST = 1 << 16
 """Logits of a task at least, if every thread still gets one: of less, Python would be most."""
+ALONE = 1 << 15
+"""Logits below which one thread is as fast as several."""
 FEWEST = 16
 """Rows of a block at least, however long they are: products of fewer are slow."""
 
@@ -138,7 +140,8 @@ def _tasks(work: Work, threads: int) -> Iterator[Task]:
         query = slice(start, min(start + rows, queries))
         first, stop = reach(work, query)
         size = (query.stop - start) * several * max(1, int(stop.max()))
-        step = max(fair, min(SMALLEST // size, -(-total // threads)))
+        few = total if total * size < ALONE else -(-total // threads)
+        step = max(fair, min(SMALLEST // size, few))
         step = max(1, min(step, TASK // size))
         for g in range(0, group, several):
             blocks = np.array([(b, h, g) for b in range(batch) for h in range(heads)])
