@@ -80,15 +80,15 @@ def is_jax(array: Array) -> bool:
 
 def dtype_name(array: Array) -> str:
     """The plain name of an array's type: torch.float32 and NumPy's float32 are both "float32"."""
-    if is_torch(array):
-        return str(array.dtype).rpartition(".")[2]
-    return _named(array.dtype)
+    if isinstance(array.dtype, np.dtype):
+        return _named(array.dtype)
+    return str(array.dtype).rpartition(".")[2]
 
 
 @cache
-def _named(dtype: Any) -> str:
+def _named(dtype: np.dtype[Any]) -> str:
     """NumPy puts a type's name together anew each time, in as long as a small computation takes."""
-    return str(dtype).rpartition(".")[2]
+    return str(dtype)
 
 
 def statistics_dtype(name: str, array: Array, xp: Any) -> Any:
