@@ -445,8 +445,10 @@ def test_auto_takes_it_on_cuda_where_fused_cannot(monkeypatch):
     """And never on a CPU."""
 
     def chosen(device, fused_refuses, triton_refuses, passes=True):
+        tensor = SimpleNamespace(device=SimpleNamespace(type=device))
         problem = SimpleNamespace(
-            query=SimpleNamespace(device=SimpleNamespace(type=device)),
+            query=tensor,
+            key=tensor,
             value=None,
             differentiates=True,
         )

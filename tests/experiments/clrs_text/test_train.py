@@ -148,7 +148,7 @@ def test_a_stopped_training_by_muon_goes_on_to_the_same_losses(tmp_path):
         train.run(one, progress=stop, checkpoint_every=3)
     result = train.run(one, checkpoint_every=3)
     np.testing.assert_array_equal(result.arrays["losses"], expected)
-    assert expected[-1] < 0.8 * expected[0]
+    assert expected[-1] < expected[0] - 0.5
 
 
 KILLED = """
