@@ -15,7 +15,7 @@ import pydantic
 import pytest
 
 import sharpmax
-from sharpmax import UserError, results
+from sharpmax import UserError, _provenance, results
 from sharpmax.results import Result, Stopwatch
 
 
@@ -58,11 +58,11 @@ def test_says_where_it_comes_from():
 
 
 def test_another_repository_s_commit_is_not_ours(tmp_path, monkeypatch):
-    copy = tmp_path / "results.py"
-    copy.write_bytes(Path(results.__file__).read_bytes())
+    copy = tmp_path / "_provenance.py"
+    copy.write_bytes(Path(_provenance.__file__).read_bytes())
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    monkeypatch.setattr(results, "__file__", str(copy))
-    assert results._commit() is None
+    monkeypatch.setattr(_provenance, "__file__", str(copy))
+    assert _provenance._commit() is None
 
 
 def test_never_replaces_a_file_unasked(tmp_path):

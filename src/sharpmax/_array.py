@@ -186,6 +186,24 @@ def is_number(value: object) -> bool:
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
+def logit_scale(scale: float | None, dim: int) -> float:
+    """What a product of query and key is multiplied by: 1/sqrt(dim) unless something is given."""
+    if scale is None:
+        return 1 / math.sqrt(dim) if dim else 1.0
+    if not is_number(scale) or not math.isfinite(scale):
+        raise ValueError(f"scale must be a finite number, got {scale!r}")
+    return float(scale)
+
+
+def whole(name: str, number: int | None) -> int | None:
+    """A count of 1 or more, or none."""
+    if number is None:
+        return None
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ValueError(f"{name} must be a whole number, 1 or more, got {number!r}")
+    return number
+
+
 def floating(**values: Array | float) -> tuple[Any, list[Array], bool]:
     """Numbers and arrays of one library as floating arrays that work together.
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import fields
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from clrs_text.small import SAMPLE, gemma_folder
 
-from sharpmax.cli import main
-from sharpmax.experiments.clrs_text import generator
+from sharpmax.cli import clrs_train, main
+from sharpmax.experiments.clrs_text import generator, settings
 from sharpmax.results import Result
 
 TRAIN, TEST = str(SAMPLE / "train"), str(SAMPLE / "test")
@@ -122,3 +124,10 @@ def test_a_folder_of_gemma_2b_goes_through_train_and_evaluate(tmp_path, capsys):
     found = Result.load(tmp_path / "figure8.json").measurements
     assert found["model"] == str(folder)
     assert Path(tmp_path / "figure8.svg").exists()
+
+
+def test_the_shape_that_help_names_is_the_default():
+    (option,) = get_type_hints(clrs_train.train, include_extras=True)["shape"].__metadata__
+    said = option.help.partition("differs from ")[2].rstrip(".")
+    assert settings.shape_of(said) == settings.Shape()
+    assert said.count("=") == len(fields(settings.Shape))

@@ -32,6 +32,7 @@ def test_they_work_at_once(whose):
     """Two items that wait for each other: one thread alone would wait for ever."""
     both = threading.Barrier(2, timeout=60)
     pool.over([1, 2], lambda _: both.wait(), 2)
+    assert not both.broken
 
 
 def test_as_many_as_asked_for(whose):

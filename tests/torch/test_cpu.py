@@ -50,7 +50,7 @@ def assert_as_exact(ours, plain, exact: truth.Truth, dtype=torch.float32):
     assert ours.output.dtype == dtype
 
 
-def compare(arrays, mask, meaning, causal, options, dtype=torch.float32):
+def assert_equals_reference(arrays, mask, meaning, causal, options, dtype=torch.float32):
     """Given in float64, rounded here: all three read the same numbers."""
     tensors = [torch.tensor(array).to(dtype) for array in arrays]
     rounded = [tensor.double().numpy() for tensor in tensors]
@@ -74,14 +74,14 @@ def test_equals_attention_to_the_visible_keys(rng, options, kind, causal, querie
     if kind == "bias":
         mask = mask.float()
         meaning = {"bias": mask.double().numpy()}
-    compare(arrays, mask, meaning, causal, options)
+    assert_equals_reference(arrays, mask, meaning, causal, options)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("causal", [False, True])
 def test_half_precision_is_computed_in_float32(rng, dtype, causal):
     mask, meaning = mask_of(rng, "rows", 29, 37)
-    compare(make(rng, 29, 37, kv_heads=2), mask, meaning, causal, {}, dtype)
+    assert_equals_reference(make(rng, 29, 37, kv_heads=2), mask, meaning, causal, {}, dtype)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_half_precision_is_computed_in_float32(rng, dtype, causal):
 def test_any_policy(rng, policy):
     """Also one that is written for tensors."""
     policy = policy or (lambda entropy, count: (1 + entropy) ** 0.5 * (1 + (count > 3)))
-    compare(make(rng, 13, 29), None, {}, True, {"policy": policy})
+    assert_equals_reference(make(rng, 13, 29), None, {}, True, {"policy": policy})
 
 
 def test_queries_of_long_rows_in_blocks_of_the_usual_size(monkeypatch):
@@ -98,7 +98,7 @@ def test_queries_of_long_rows_in_blocks_of_the_usual_size(monkeypatch):
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=(1, 2, 700, 24)) * size for size in (2.0, 1.0, 1.0)]
     for causal in (False, True):
-        compare(arrays, None, {}, causal, {})
+        assert_equals_reference(arrays, None, {}, causal, {})
 
 
 def test_statistics_alone_are_the_same(rng):

@@ -68,9 +68,9 @@ def attention(
     """
     work = _work(query, key, value, attn_mask, enable_gqa, sinks)._replace(
         causal=bool(is_causal),
-        scale=_scale(scale, query.shape[-1]),
+        scale=_array.logit_scale(scale, query.shape[-1]),
         softcap=None if softcap is None else _array.positive_number("softcap", softcap),
-        window=_whole("window", window),
+        window=_array.whole("window", window),
     )
     found = rows.run(work, policy, _threads(threads), stats=True)
     assert found.output is not None
@@ -95,9 +95,9 @@ def attention_stats(
     """How spread out each row of attention is, for less than the price of its output."""
     work = _work(query, key, None, attn_mask, enable_gqa, None)._replace(
         causal=bool(is_causal),
-        scale=_scale(scale, query.shape[-1]),
+        scale=_array.logit_scale(scale, query.shape[-1]),
         softcap=None if softcap is None else _array.positive_number("softcap", softcap),
-        window=_whole("window", window),
+        window=_array.whole("window", window),
     )
     found = rows.run(work, policy, _threads(threads), stats=True)
     return Stats(*(one.reshape(query.shape[:-1]) for one in found.stats))
@@ -175,21 +175,5 @@ def _heads(query: Any, key: Any, value: Any, enable_gqa: bool) -> tuple[int, int
     return heads, kv_heads
 
 
-def _scale(scale: float | None, dim: int) -> float:
-    if scale is None:
-        return 1 / math.sqrt(dim) if dim else 1.0
-    if not _array.is_number(scale) or not math.isfinite(scale):
-        raise ValueError(f"scale must be a finite number, got {scale!r}")
-    return float(scale)
-
-
-def _whole(name: str, number: int | None) -> int | None:
-    if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
-        raise ValueError(f"{name} must be a whole number, 1 or more, got {number!r}")
-    if number is not None and number < 1:
-        raise ValueError(f"{name} must be a whole number, 1 or more, got {number!r}")
-    return number
-
-
 def _threads(threads: int | None) -> int:
-    return _whole("threads", threads) or len(os.sched_getaffinity(0))
+    return _array.whole("threads", threads) or len(os.sched_getaffinity(0))

@@ -8,19 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sharpmax._names import WAYS_TO_SHARPEN
 from sharpmax.plot import style
 from sharpmax.results import Result
 
-NAMES = {
-    "plain": "plain softmax",
-    "paper": "the paper's policy",
-    "saturating": "the same, held at its peak",
-    "refitted-temperature": "refitted to temperatures",
-    "refitted-inverse-temperature": "refitted to inverse temperatures",
-    "log-length": "log n / log 16",
-    "entropy-target": "back to the entropy at 16 items",
-    "argmax": "argmax (no temperature at all)",
-}
 MARKS = "ovs^<DPX"
 BLACK = ("plain", "argmax")
 """The two ends: drawn in black, what lies between them in colours."""
@@ -54,7 +45,7 @@ def draw(result: Result) -> Figure:
 
 def _curves(axes: Axes, found: dict[str, Any], task: str, minus: np.ndarray) -> None:
     sizes = np.asarray(found["sizes"])
-    for (name, label), mark in zip(NAMES.items(), MARKS, strict=True):
+    for (name, label), mark in zip(WAYS_TO_SHARPEN.items(), MARKS, strict=True):
         kept = "" if found["keeps_guard"][name] else " ✗"
         black: dict[str, Any] = {"color": style.INK, "ls": "--" if name == "argmax" else ":"}
         axes.plot(

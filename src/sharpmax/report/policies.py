@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from sharpmax._names import WAYS_TO_SHARPEN
 from sharpmax.report.blocks import Axis, Chart, Column, Content, Group, Line, Table
 from sharpmax.report.numbers import counted, joined, percent
 from sharpmax.report.table1 import accuracy_axis, by_size
 from sharpmax.results import Result
 
-NAMES = {
-    "plain": "plain softmax",
-    "paper": "the paper's policy",
-    "saturating": "the same, held at its peak",
-    "refitted-temperature": "refitted to temperatures",
-    "refitted-inverse-temperature": "refitted to inverse temperatures",
-    "log-length": "log n / log 16",
-    "entropy-target": "back to the entropy at 16 items",
-    "argmax": "argmax (no temperature at all)",
-}
 TASKS = {"max": "Max retrieval", "most-frequent": "The guard task: the most frequent class"}
 
 
@@ -42,7 +33,7 @@ def content(result: Result) -> Content:
 
 
 def _name(method: str) -> str:
-    return NAMES.get(method, method)
+    return WAYS_TO_SHARPEN.get(method, method)
 
 
 def _findings(found: dict[str, Any]) -> list[str]:

@@ -117,8 +117,8 @@ def pose(
         mask=mask if mask is not None and mask.dtype == torch.bool else None,
         bias=mask if mask is not None and mask.dtype != torch.bool else None,
         causal=bool(is_causal),
-        window=None if window is None else _window(window),
-        scale=_scale(scale, query.shape[-1]),
+        window=_array.whole("window", window),
+        scale=_array.logit_scale(scale, query.shape[-1]),
         softcap=None if softcap is None else _array.positive_number("softcap", softcap),
         sinks=None if sinks is None else _sinks(sinks, query, (kv_heads, group)),
         dropout=_probability(dropout_p),
@@ -233,20 +233,6 @@ def _sinks(sinks: Tensor, query: Tensor, heads: tuple[int, int]) -> Tensor:
             f"({math.prod(heads)},), with query of shape [..., heads, length, dim]"
         )
     return sinks.unflatten(0, heads)
-
-
-def _scale(scale: float | None, dim: int) -> float:
-    if scale is None:
-        return 1 / math.sqrt(dim) if dim else 1.0
-    if not _array.is_number(scale) or not math.isfinite(scale):
-        raise ValueError(f"scale must be a finite number, got {scale!r}")
-    return float(scale)
-
-
-def _window(window: int) -> int:
-    if isinstance(window, bool) or not isinstance(window, int) or window < 1:
-        raise ValueError(f"window must be a whole number of keys, 1 or more, got {window!r}")
-    return window
 
 
 def _probability(dropout: float) -> float:
