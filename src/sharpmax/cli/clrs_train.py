@@ -59,7 +59,7 @@ def train(
         str | None,
         typer.Option(
             help="For small: what differs from width=128,layers=4,heads=4,key_heads=4,"
-            "head_size=32,inner=512,context=8192.",
+            "head_size=32,inner=512,context=8192,rope_theta=10000.",
             show_default=False,
         ),
     ] = None,
