@@ -46,7 +46,11 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Point the links that leave the folder to where their targets are in the site."""
+    """Point the links that leave the folder to where their targets are in the site. A search for a
+    word finds the pages about it before the names that have it in them.
+    """
+    if page.file.src_uri.startswith("api/"):
+        page.meta.setdefault("search", {"boost": 0.3})
     home = posixpath.dirname(_in_repository(page.file.src_uri))
 
     def pointed(match: re.Match[str]) -> str:
@@ -80,7 +84,7 @@ def on_page_content(content: str, page: Any, config: Any, files: Any) -> str:
         block = match["tag"] == "div"
         mathml = convert(formula, display="block" if block else "inline")
         if "\\" in mathml:
-            raise PluginError(f"{page.file.src_uri}: cannot draw the formula {formula}: {mathml}")
+            raise PluginError(f"{page.file.src_uri}: cannot draw the formula {formula}")
         return f'<div class="formula">{mathml}</div>' if block else mathml
 
     return FORMULA.sub(drawn, content)
