@@ -27,6 +27,12 @@ FENCE = re.compile(r"(^```.*?^```$)", re.M | re.S)
 FORMULA = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<tex>.*?)\\[)\]]</(?P=tag)>', re.S
 )
+NUMBER = re.compile(r"<td>(?=[-+−]?\d[^<]{0,26}</td>)")
+SPACES = (
+    (re.compile(r"(<mi>(?:exp|log)</mi>)(?=<m(?:i|sub|sup)>)"), r'\1<mspace width="0.167em" />'),
+    (re.compile(r"<mo>&#x0002F;</mo>"), '<mo lspace="0" rspace="0">&#x0002F;</mo>'),
+)
+"""As TeX has them: a thin space after the name of a function, none around a slash."""
 
 
 def on_config(config: Any) -> Any:
@@ -77,7 +83,7 @@ def _in_site(target: str) -> str:
 
 
 def on_page_content(content: str, page: Any, config: Any, files: Any) -> str:
-    """Formulas as MathML."""
+    """Formulas as MathML; cells of numbers marked, for they are not to be broken."""
 
     def drawn(match: re.Match[str]) -> str:
         formula = html.unescape(match["tex"]).strip()
@@ -85,6 +91,8 @@ def on_page_content(content: str, page: Any, config: Any, files: Any) -> str:
         mathml = convert(formula, display="block" if block else "inline")
         if "\\" in mathml:
             raise PluginError(f"{page.file.src_uri}: cannot draw the formula {formula}")
+        for pattern, replacement in SPACES:
+            mathml = pattern.sub(replacement, mathml)
         return f'<div class="formula">{mathml}</div>' if block else mathml
 
-    return FORMULA.sub(drawn, content)
+    return NUMBER.sub('<td class="number">', FORMULA.sub(drawn, content))
