@@ -27,7 +27,7 @@ FENCE = re.compile(r"(^```.*?^```$)", re.M | re.S)
 FORMULA = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<tex>.*?)\\[)\]]</(?P=tag)>', re.S
 )
-NUMBER = re.compile(r"<td>(?=[-+−]?\d[^<]{0,26}</td>)")
+NUMBER = re.compile(r"<td>(?=[-+\u2212]?\d[^<]{0,26}</td>)")
 SPACES = (
     (re.compile(r"(<mi>(?:exp|log)</mi>)(?=<m(?:i|sub|sup)>)"), r'\1<mspace width="0.167em" />'),
     (re.compile(r"<mo>&#x0002F;</mo>"), '<mo lspace="0" rspace="0">&#x0002F;</mo>'),
