@@ -35,7 +35,7 @@ bench: $(VENV)/test.done
 
 # The site, to be opened from disk or put on any server. The theme speaks of its own future otherwise.
 docs: $(VENV)/test.done
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "open build/site/index.html"
 
 format: $(VENV)/test.done

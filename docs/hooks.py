@@ -64,7 +64,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         place = _in_site(target)
         if files.get_file_from_path(place) is None:
             if not (ROOT / target).is_file():
-                raise PluginError(f"{page.file.src_uri} links to {match[2]}: there is no {target}")
+                raise PluginError(f"{page.file.src_uri} links to {match[2]}: no file {target}")
             files.append(File.generated(config, place, abs_src_path=str(ROOT / target)))
         return match[1] + posixpath.relpath(place, posixpath.dirname(page.file.src_uri) or ".")
 
