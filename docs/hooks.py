@@ -27,12 +27,13 @@ FENCE = re.compile(r"(^```.*?^```$)", re.M | re.S)
 FORMULA = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<tex>.*?)\\[)\]]</(?P=tag)>', re.S
 )
-NUMBER = re.compile(r"<td>(?=[-+\u2212]?\d[^<]{0,26}</td>)")
+NUMBER = re.compile(r"<td>(?=[-+\u2212]?\d[\d.,±%()·^e+\u2212 to-]{0,26}</td>)")
 SPACES = (
     (re.compile(r"(<mi>(?:exp|log)</mi>)(?=<m(?:i|sub|sup)>)"), r'\1<mspace width="0.167em" />'),
+    (re.compile(r"(</mi>|</msub>)(?=<mi>(?:exp|log)</mi>)"), r'\1<mspace width="0.167em" />'),
     (re.compile(r"<mo>&#x0002F;</mo>"), '<mo lspace="0" rspace="0">&#x0002F;</mo>'),
 )
-"""As TeX has them: a thin space after the name of a function, none around a slash."""
+"""As TeX has them: a thin space around the name of a function, none around a slash."""
 
 
 def on_config(config: Any) -> Any:
