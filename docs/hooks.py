@@ -29,8 +29,14 @@ FORMULA = re.compile(
 )
 NUMBER = re.compile(r"<td>(?=[-+\u2212]?\d[\d.,±%()·^e+\u2212 to-]{0,26}</td>)")
 SPACES = (
-    (re.compile(r"(<mi>(?:exp|log)</mi>)(?=<m(?:i|sub|sup)>)"), r'\1<mspace width="0.167em" />'),
-    (re.compile(r"(</mi>|</msub>)(?=<mi>(?:exp|log)</mi>)"), r'\1<mspace width="0.167em" />'),
+    (
+        re.compile(r"(<mi>(?:exp|log)</mi>)(?=<m(?:i|sub|sup|frac)>)"),
+        r'\1<mspace width="0.167em" />',
+    ),
+    (
+        re.compile(r"(</mi>|</msub>|</mfrac>)(?=<mi>(?:exp|log)</mi>)"),
+        r'\1<mspace width="0.167em" />',
+    ),
     (re.compile(r"<mo>&#x0002F;</mo>"), '<mo lspace="0" rspace="0">&#x0002F;</mo>'),
 )
 """As TeX has them: a thin space around the name of a function, none around a slash."""
