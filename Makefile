@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Starts a cluster of several processes, which on a busy machine may take longer than Ray waits.
 ALONE := tests/experiments/test_cluster.py
 
-.PHONY: demo test check bench format pictures clean
+.PHONY: demo test check bench docs format pictures clean
 
 demo: $(VENV)/demo.done
 	$(BIN)/sharpmax demo --out build/demo --overwrite
@@ -32,6 +32,11 @@ bench: $(VENV)/test.done
 	$(BIN)/python benchmarks/scan_cost.py results/bench_scan.json
 	$(BIN)/python benchmarks/max_retrieval.py results/bench_max_retrieval.json
 	$(BIN)/python benchmarks/page.py results/bench_torch.json results/bench_jax.json results/bench_scan.json results/bench_max_retrieval.json docs/benchmarks.md
+
+# The site, to be opened from disk or put on any server. The theme speaks of its own future otherwise.
+docs: $(VENV)/test.done
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "open build/site/index.html"
 
 format: $(VENV)/test.done
 	$(BIN)/ruff check --fix .
@@ -72,6 +77,6 @@ $(VENV)/demo.done: $(VENV)/model.done pyproject.toml constraints.txt
 # dm-clrs without what it asks for: the generators of CLRS-Text do not use its TensorFlow.
 $(VENV)/test.done: $(VENV)/model.done pyproject.toml constraints.txt
 	@echo "installing sharpmax with everything that the tests need"
-	@$(INSTALL) --no-build-isolation --editable '.[cli,torch,triton,jax,cpu,hf,experiments,clrs,lm-eval,ray]' --group dev
+	@$(INSTALL) --no-build-isolation --editable '.[cli,torch,triton,jax,cpu,hf,experiments,clrs,lm-eval,ray]' --group dev --group docs
 	@$(INSTALL) --no-deps dm-clrs
 	@touch $@

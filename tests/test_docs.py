@@ -13,9 +13,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
 PROMISE = re.compile(r"^print\(.*#\s*(-?\d+(?:\.\d+)?)", re.M)
+
+
+def place(page: Path) -> str:
+    """What a page is called in the names of tests: where it is, since several have one name."""
+    return page.relative_to(ROOT).with_suffix("").as_posix()
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -36,10 +41,13 @@ def check_python(source: str, names: dict[str, object]) -> None:
         assert abs(float(value) - float(promise)) <= 0.5001 * 10**-digits, (promise, value)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=place)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     # As if at the root of a clone, but what is written goes elsewhere.
     (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "results").mkdir()
+    for result in (ROOT / "results").glob("*.*"):
+        (tmp_path / "results" / result.name).symlink_to(result)
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for source in blocks(page, "python"):
@@ -51,7 +59,7 @@ def test_a_wrong_number_is_found():
         check_python("print(1 + 1)  # 3", {})
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=place)
 def test_commands_run(page, tmp_path):
     lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
     for line in lines:
@@ -66,7 +74,7 @@ def test_commands_run(page, tmp_path):
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=place)
 def test_commands_that_take_long_exist(page):
     """Blocks marked `sh` are not run; their commands and options must still be there."""
     for line in (line for block in blocks(page, "sh") for line in block.splitlines()):
@@ -77,7 +85,7 @@ def test_commands_that_take_long_exist(page):
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=place)
 def test_links_and_make_targets_exist(page):
     text = page.read_text("utf-8")
     makefile = (ROOT / "Makefile").read_text()

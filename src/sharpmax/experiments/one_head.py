@@ -3,7 +3,7 @@ grow.
 
 Theorem 2.2 of arXiv 2410.01104 says that this must happen. The computation is a real head: token
 embeddings of unit mean square (what a normalisation layer leaves), random query and key
-projections, logits <Qy, Kx>/sqrt(dim) scaled so that the vocabulary's logits span `spread`. The
+projections, logits `<Qy, Kx>/sqrt(dim)` scaled so that the vocabulary's logits span `spread`. The
 token with the largest logit, the needle, occurs once; every other item is drawn from the rest of
 the vocabulary. The bounds use nothing but the spread and n.
 """

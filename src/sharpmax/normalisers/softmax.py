@@ -19,7 +19,7 @@ class Softmax(Normaliser):
 
         p_i = exp(z_i / temperature) / sum_j exp(z_j / temperature)
 
-    The distribution that maximises <p, z> + temperature * H(p). For bounded logits every weight
+    The distribution that maximises `<p, z> + temperature * H(p)`. For bounded logits every weight
     goes to 0 like 1/n (Theorem 2.2 of arXiv 2410.01104). The same as `sharpmax.softmax`.
     """
 

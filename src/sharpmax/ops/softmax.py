@@ -24,7 +24,7 @@ def softmax(
 
         softmax(e)_k = exp(e_k / temperature) / sum_j exp(e_j / temperature)
 
-    The distribution that maximises <p, e> + temperature * H(p). As the temperature goes to 0 all
+    The distribution that maximises `<p, e> + temperature * H(p)`. As the temperature goes to 0 all
     weight goes to the largest logit (shared between ties), as it grows the weights become 1/n. For
     bounded logits and growing n they become 1/n at *every* temperature: Lemma 2.1 of arXiv
     2410.01104, `sharpmax.theory`.

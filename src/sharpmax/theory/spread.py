@@ -21,7 +21,7 @@ def spread_bound(
     *,
     scale: float = 1.0,
 ) -> Float[Array, "*heads"]:
-    """The largest difference between two logits e_i = scale * <Q y, K x_i> of one row.
+    """The largest difference between two logits `e_i = scale * <Q y, K x_i>` of one row.
 
     Proposition 3.1 of arXiv 2410.01104:
 
