@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Starts a cluster of several processes, which on a busy machine may take longer than Ray waits.
 ALONE := tests/experiments/test_cluster.py
 
-.PHONY: demo test check bench format pictures clean
+.PHONY: demo test check bench format pictures claims notebooks clean
 
 demo: $(VENV)/demo.done
 	$(BIN)/sharpmax demo --out build/demo --overwrite
@@ -40,6 +40,15 @@ format: $(VENV)/test.done
 # The README's picture, after the report has changed; needs a browser.
 pictures: $(VENV)/test.done
 	$(BIN)/python docs/pictures.py
+
+# The tables of docs/reproduce.md and of the README, after a result has changed.
+claims: $(VENV)/test.done
+	$(BIN)/python docs/claims.py
+
+# One thread, so that the numbers are those of any machine.
+notebooks: export OMP_NUM_THREADS = 1
+notebooks: $(VENV)/test.done
+	$(BIN)/python docs/notebooks.py
 
 clean:
 	rm -rf $(VENV) build dist
