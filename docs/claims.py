@@ -123,11 +123,15 @@ def whole(results: Results) -> str:
 def brief(results: Results) -> str:
     """The README's table."""
     rows = [
-        [claim.text, claim.paper, number(claim, results), f"[docs/{claim.page}](docs/{claim.page})"]
+        [claim.text, claim.paper, number(claim, results), _page(claim)]
         for claim in (*PAPERS, *OURS)
         if claim.brief
     ]
     return markdown(["claim", "paper", "ours", "page"], rows)
+
+
+def _page(claim: Claim) -> str:
+    return f"[{claim.page.partition('#')[0]}](docs/{claim.page})"
 
 
 PAGES = {Path("docs") / "reproduce.md": whole, Path("README.md"): brief}
