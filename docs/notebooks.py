@@ -40,6 +40,7 @@ ENVIRONMENT = {
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # the debugger's word about frozen modules
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "PYTHONWARNINGS": "ignore:IProgress not found",  # by tqdm, whose bars are not shown here
 }
 
 
@@ -59,10 +60,26 @@ def executed(notebook: nbformat.NotebookNode, folder: Path) -> nbformat.Notebook
         record_timing=False,
         resources={"metadata": {"path": str(here)}},
     )
+    # Through files of this folder: no port is opened for others to find.
+    manager = client.create_kernel_manager()
+    manager.transport, manager.connection_file = "ipc", str(folder / "kernel.json")
     # Without the settings and the history of whoever runs it.
     own = {"IPYTHONDIR": str(folder / "ipython")}
-    client.execute(env={**os.environ, **ENVIRONMENT, **own})
+    try:
+        client.execute(env={**os.environ, **ENVIRONMENT, **own})
+    except CellExecutionError as error:
+        source = " ".join(fresh.cells[_failed(fresh)].source.split())
+        raise UserError(f"{error.ename}: {error.evalue}, in {source[:60]!r}…") from error
     return fresh
+
+
+def _failed(notebook: nbformat.NotebookNode) -> int:
+    """The place of the cell with an error."""
+    return next(
+        place
+        for place, cell in enumerate(notebook.cells)
+        if any(output.output_type == "error" for output in cell.get("outputs", []))
+    )
 
 
 def cleaned(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
@@ -95,10 +112,7 @@ def shown(output: nbformat.NotebookNode) -> str:
 def run(path: Path, target: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            fresh = cleaned(executed(notebook, Path(folder)), path.name)
-        except CellExecutionError as error:
-            raise UserError(f"{path.name}: {error.ename}: {error.evalue}\n{error}") from error
+        fresh = cleaned(executed(notebook, Path(folder)), path.name)
     nbformat.validate(fresh)
     content = nbformat.writes(fresh).rstrip("\n") + "\n"
     write_atomically(target, content.encode())
