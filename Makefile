@@ -9,7 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 # Starts a cluster of several processes, which on a busy machine may take longer than Ray waits.
 ALONE := tests/experiments/test_cluster.py
 
-.PHONY: demo test check bench docs format pictures clean
+.PHONY: demo test check bench docs claims zoo notebooks format pictures clean
 
 demo: $(VENV)/demo.done
 	$(BIN)/sharpmax demo --out build/demo --overwrite
@@ -45,6 +45,19 @@ format: $(VENV)/test.done
 # The README's picture, after the report has changed; needs a browser.
 pictures: $(VENV)/test.done
 	$(BIN)/python docs/pictures.py
+
+# The tables of docs/reproduce.md and of the README, after a result has changed.
+claims: $(VENV)/test.done
+	$(BIN)/python docs/claims.py
+
+# One thread, so that the numbers are those of any machine.
+notebooks: export OMP_NUM_THREADS = 1
+notebooks: $(VENV)/test.done
+	$(BIN)/python docs/notebooks.py
+
+# The README's table of normalisers, after the leaderboard or their page has changed.
+zoo: $(VENV)/test.done
+	$(BIN)/python docs/zoo.py
 
 clean:
 	rm -rf $(VENV) build dist
