@@ -21,12 +21,12 @@ COLUMNS = {
     "augmented": ("augmented", 16_384),
 }
 """Tracks, and the size at which their methods differ most."""
-ROW = re.compile(r"^\| `([\w-]+)` \| ([^|]*) \|[^|]*\| ([^|]*) \| ([^|]*) \|[^|]*\|$", re.M)
+ROW = re.compile(r"^\| `([\w-]+)` \|([^|]*)\|[^|]*\|([^|]*)\|([^|]*)\|[^|]*\|$", re.M)
 
 
 def table(board: Result, page: str) -> str:
     """All normalisers in the registry's order; no number where the leaderboard cannot ask."""
-    said = {name: (weights, source, sense) for name, weights, source, sense in ROW.findall(page)}
+    said = {name: [cell.strip() for cell in cells] for name, *cells in ROW.findall(page)}
     heads = [f"{name}, {size:,}" for name, (_, size) in COLUMNS.items()]
     lines = [
         "| " + " | ".join(["name", "weights", "source", "makes sense", *heads]) + " |",
@@ -41,7 +41,8 @@ def table(board: Result, page: str) -> str:
 def _accuracy(board: Result, method: str, track: str, size: int) -> str:
     place = board.measurements["sizes"].index(size)
     for row in board.measurements["rows"]:
-        if (row["track"], row["task"], row["method"]) == (track, "max", method):
+        same = (row["track"], row["task"], row["method"]) == (track, "max", method)
+        if same and "mean" in row:  # else it says why there is none
             return f"{100 * row['mean'][place]:.1f}"
     return "—"
 
