@@ -2,7 +2,7 @@
 
 Formulas between dollars become MathML, which browsers draw without a script. Links that leave the
 folder, to the log or to a result, would break: what they point to becomes a page of the site or is
-copied into it.
+copied into it. Notebooks become pages too.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import posixpath
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "docs"))  # mkdocs reads a hook from its file
+
+import notebook_pages  # noqa: E402
+
 PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "LOG.md": "log.md"}
 """Files at the root that are pages too, and their place in the site."""
 
@@ -55,6 +60,9 @@ def slug(heading: str, separator: str) -> str:
 def on_files(files: Any, config: Any) -> Any:
     for name, place in PAGES.items():
         files.append(File.generated(config, place, abs_src_path=str(ROOT / name)))
+    for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        place = _in_site(f"docs/notebooks/{path.name}")
+        files.append(File.generated(config, place, content=notebook_pages.page(path)))
     return files
 
 
@@ -86,7 +94,8 @@ def _in_repository(place: str) -> str:
 
 
 def _in_site(target: str) -> str:
-    return ELSEWHERE.get(target, target.removeprefix("docs/"))
+    place = ELSEWHERE.get(target, target.removeprefix("docs/"))
+    return place.replace(".ipynb", ".md")
 
 
 def on_page_content(content: str, page: Any, config: Any, files: Any) -> str:

@@ -134,7 +134,8 @@ def test_every_page_is_in_the_navigation():
 
     named = leaves(yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"])
     pages = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")]
-    assert sorted(named) == sorted([*pages, *hooks().PAGES.values()])
+    run = [f"notebooks/{path.stem}.md" for path in DOCS.glob("notebooks/*.ipynb")]
+    assert sorted(named) == sorted([*pages, *run, *hooks().PAGES.values()])
 
 
 def directives() -> Iterator[tuple[Path, str, str]]:

@@ -36,7 +36,7 @@ except ModuleNotFoundError as error:
 SCHEMA_VERSION: Final = 1
 MARK: Final = "sharpmax-result"
 
-__all__ = ["Provenance", "Result", "Stopwatch", "read_marked"]
+__all__ = ["Provenance", "Result", "Stopwatch"]
 
 
 def _plain(value: Any, where: str = "") -> Any:
