@@ -69,9 +69,10 @@ $(VENV)/demo.done: $(VENV)/model.done pyproject.toml constraints.txt
 	@$(INSTALL) --no-build-isolation --editable '.[hf]'
 	@touch $@
 
-# dm-clrs without what it asks for: the generators of CLRS-Text do not use its TensorFlow.
+# dm-clrs without what it asks for: the generators of CLRS-Text do not use its TensorFlow. gradio too: it
+# refuses the pinned Pillow and tomlkit, in parts that the interactive page does not use.
 $(VENV)/test.done: $(VENV)/model.done pyproject.toml constraints.txt
 	@echo "installing sharpmax with everything that the tests need"
-	@$(INSTALL) --no-build-isolation --editable '.[cli,torch,triton,jax,cpu,hf,experiments,clrs,lm-eval,ray]' --group dev
-	@$(INSTALL) --no-deps dm-clrs
+	@$(INSTALL) --no-build-isolation --editable '.[cli,torch,triton,jax,cpu,hf,experiments,clrs,lm-eval,ray]' --group dev --group gradio
+	@$(INSTALL) --no-deps dm-clrs gradio
 	@touch $@

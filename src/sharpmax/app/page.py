@@ -1,0 +1,73 @@
+"""The page as a whole: three tabs, and a server that only this machine can ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from sharpmax.app import model_tab, retrieval_tab, softmax_tab, views
+from sharpmax.app.shelf import Shelf
+from sharpmax.hf.models import DEFAULT
+
+HOST = "127.0.0.1"
+
+INTRODUCTION = (
+    "# sharpmax\n"
+    "Softmax spreads its weight over more items as there are more of them, and a trained model can do "
+    "little about it ([arXiv 2410.01104](https://arxiv.org/abs/2410.01104)). Here it can be seen, and "
+    "undone."
+)
+
+
+def build(model: str = DEFAULT, *, any_model: bool = True) -> gr.Blocks:
+    """The page. Without `any_model` no other model can be loaded: for a page that strangers see."""
+    shelf = Shelf(None if any_model else (model,))
+    with gr.Blocks(analytics_enabled=False, title="sharpmax") as page:
+        gr.Markdown(INTRODUCTION)
+        with gr.Tabs():
+            with gr.Tab("Softmax"):
+                softmax_tab.tab()
+            with gr.Tab("Max retrieval"):
+                retrieval_tab.tab()
+            with gr.Tab("Model"):
+                model_tab.tab(shelf, model)
+        page.unload(model_tab.gone)
+    return page
+
+
+def launch(
+    page: gr.Blocks,
+    *,
+    host: str = HOST,
+    port: int | None = None,
+    open_browser: bool = False,
+    wait: bool = True,
+) -> str:
+    """Serve the page and return its address; with `wait`, only once it has been stopped."""
+    _, address, _ = page.launch(
+        server_name=host,
+        server_port=port,
+        inbrowser=open_browser,
+        prevent_thread_lock=not wait,
+        **_settings(),
+    )
+    return str(address)
+
+
+def _settings() -> dict[str, Any]:
+    """Nothing that asks another machine: no tunnel, no fonts from elsewhere, no second server."""
+    fonts = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
+    code = ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"]
+    return {
+        "share": False,
+        "ssr_mode": False,
+        "mcp_server": False,
+        "pwa": False,
+        "run_history": False,
+        "enable_monitoring": False,
+        "footer_links": ["settings"],
+        "theme": gr.themes.Base(primary_hue="blue", font=fonts, font_mono=code),
+        "head": views.head(),
+        "quiet": True,
+    }
