@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from sharpmax._errors import MissingExtraError
 
-# Read by gradio when it is imported: it would otherwise report each start, and ask for newer versions.
+# Read by gradio when it is imported: else it would report each start and ask for newer versions.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 for _package in ("gradio", "jinja2", "torch", "transformers", "jax"):

@@ -33,9 +33,10 @@ def sentences(items: int, seen: dict[str, Seen], ranked: np.ndarray) -> list[str
     (plain, before), (other, after) = seen.items()
     most = float(ranked.mean())
     return [
-        f"{items:,} items, trained on 5 to 16: the head is right in {percent(before.right.mean())} of "
-        f"{len(ranked)} sets with {plain} and in {percent(after.right.mean())} with {other}. Its largest "
-        f"logit has the right class in {percent(most)}: what it ranks wrongly, no temperature mends."
+        f"{items:,} items, after a training on 5 to 16: the head is right in "
+        f"{percent(before.right.mean())} of {len(ranked)} sets with {plain}, and in "
+        f"{percent(after.right.mean())} with {other}. Its largest logit has the right class in "
+        f"{percent(most)}: what it ranks wrongly, no temperature mends."
     ]
 
 

@@ -14,9 +14,9 @@ HOST = "127.0.0.1"
 
 INTRODUCTION = (
     "# sharpmax\n"
-    "Softmax spreads its weight over more items as there are more of them, and a trained model can do "
-    "little about it ([arXiv 2410.01104](https://arxiv.org/abs/2410.01104)). Here it can be seen, and "
-    "undone."
+    "The more items there are, the thinner softmax spreads its weight, whatever a model has "
+    "learned ([arXiv 2410.01104](https://arxiv.org/abs/2410.01104)). See it happen, and try what "
+    "helps."
 )
 
 

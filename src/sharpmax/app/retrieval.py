@@ -1,9 +1,9 @@
 """A trained head of the paper's max retrieval on sets of 16,384 items, quickly enough for a slider.
 
-What a head sees of an item is a function of one number, its priority, for each of ten classes. So that
-function is computed once, at the nodes of a fine grid, and looked up between them: an item costs a few
-additions and no layer. The error is that of linear interpolation, far below what a weight shows; the
-tests hold it against `sharpmax.experiments.max_retrieval.model`, item by item.
+What a head sees of an item is a function of one number, its priority, for each of ten classes. So
+that function is computed once, at the nodes of a fine grid, and looked up between them: an item
+costs a few additions and no layer. The error is that of linear interpolation, far below what a
+weight shows; the tests hold it against `sharpmax.experiments.max_retrieval.model`, item by item.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ EXAMINING = 2_000_000
 
 
 class Sets(NamedTuple):
-    """Random sets, as `max_retrieval.data` has them: classes uniform, the answer that of the item of
-    highest priority, a query that says nothing.
+    """Random sets, as `max_retrieval.data` has them: classes uniform, the answer that of the item
+    of highest priority, a query that says nothing.
     """
 
     priority: Rows
@@ -131,9 +131,7 @@ def head(seed: int) -> Head:
     return Head.of(trained().of(seed), trained().training.scaled)
 
 
-@lru_cache(
-    maxsize=4
-)  # 25 MB each at 16,384 items: the sizes that a slider goes back and forth between
+@lru_cache(maxsize=4)  # up to 25 MB each: what a slider goes back and forth between
 def looked_at(seed: int, items: int) -> tuple[Sets, Rows]:
     """The sets of this size, and the head's logits."""
     sets = draw(seed, SETS, items)

@@ -21,7 +21,7 @@ def tab() -> None:
                 14,
                 value=power,
                 step=1,
-                label="Items n, as a power of two (4 is 16, 14 is 16,384)",
+                label="Items n, as a power of two (14 is 16,384)",
             )
             seed_box = gr.Dropdown(
                 [(f"seed {one}", one) for one in retrieval.trained().seeds],

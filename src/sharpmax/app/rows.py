@@ -43,8 +43,9 @@ SOURCES = (*SHAPES, DRAWN, TYPED)
 
 
 def row(source: str, count: int, spread: float, drawn: str | None, text: str) -> np.ndarray:
-    """The logits. A shape is stretched until its largest and its smallest differ by `spread`; a drawn
-    curve is as high as it was drawn, the whole field being `spread`; what was typed is left alone.
+    """The logits. A shape is stretched until its largest and its smallest differ by `spread`; a
+    drawn curve is as high as it was drawn, the whole field being `spread`; what was typed is left
+    alone.
     """
     if source == TYPED:
         return typed.logits(text)

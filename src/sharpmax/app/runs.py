@@ -1,7 +1,7 @@
 """Work that takes a while: it says how far it is, and ends when its user stops it or goes away.
 
-A run is a thread. gradio can drop a running function, but not end it: the thread would go on, and hold
-the model. So each piece of work calls `tell(share)` as it goes on, and that is where it ends.
+A run is a thread. gradio can drop a running function, but not end it: the thread would go on, and
+hold the model. So each piece of work calls `tell(share)` as it goes on, and that is where it ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ _LOCK = Lock()
 
 
 def follow(session: str, work: Callable[[Tell], Any]) -> Iterator[float | Ended]:
-    """Shares of the work that is done, then how it ended. One run a session: a new one ends the old."""
+    """Shares of the work that is done, then how it ended. A session has one run at a time: a new
+    one ends the old.
+    """
     stop, news = Event(), SimpleQueue[float | Ended]()
 
     def tell(share: float) -> None:

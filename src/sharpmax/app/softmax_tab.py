@@ -11,31 +11,23 @@ from sharpmax.app import rows, views, weights
 from sharpmax.app.rows import DRAWN, SOURCES, TYPED
 from sharpmax.normalisers import NORMALISERS
 
-FIRST = (
-    "one maximum",
-    6,
-    8.0,
-    1.0,
-    ["softmax", "adaptive-temperature"],
-    "linear",
-    "",
-    "2, 1, 0, -1",
-)
+CHOSEN = ["softmax", "adaptive-temperature"]
+FIRST = ("one maximum", 6, 8.0, 1.0, CHOSEN, "linear", "", "2, 1, 0, -1")
 """What the tab begins with, in the order of its controls."""
 
 
 def tab() -> None:
     """Controls at the left, what follows from them at the right."""
-    source, power, spread, temperature, names, scale, drawn, text = FIRST
+    source, power, spread, temperature, names, scale, _, text = FIRST
     with gr.Row(equal_height=False):
         with gr.Column(scale=1, min_width=280):
             source_box = gr.Radio(list(SOURCES), value=source, label="Logits")
-            pad = views.pad(visible=False)
+            pad = views.pad(visible=False, elem_id="softmax-pad")
             text_box = gr.Textbox(
                 text, label="Logits, with commas or spaces between them", lines=3, visible=False
             )
             power_box = gr.Slider(
-                1, 14, value=power, step=1, label="Items n, as a power of two (14 is 16,384)"
+                1, 14, power, step=1, label="Items n, as a power of two (14 is 16,384)"
             )
             spread_box = gr.Slider(
                 0, 20, value=spread, step=0.1, label="Spread: largest minus smallest logit"

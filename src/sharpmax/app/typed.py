@@ -1,4 +1,6 @@
-"""What a user types is text until it is known to be what was asked for; else one sentence says why."""
+"""What a user types is text until it is known to be what was asked for; if not, one sentence says
+why.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ def _number(word: str, place: int) -> float:
         value = float(word)
     except ValueError as error:
         raise UserError(
-            f"logit {place} is {_short(word)!r}: expected numbers such as 2.5, 0, -1, with commas or "
-            "spaces between them"
+            f"logit {place} is {_short(word)!r}: expected numbers such as 2.5, 0, -1, with commas "
+            "or spaces between them"
         ) from error
     if not math.isfinite(value):
         raise UserError(f"logit {place} is {_short(word)!r}: expected a finite number")

@@ -1,8 +1,9 @@
 """What gradio shows of ours: parts of the page with the charts of the reports, in their colours.
 
-gradio puts the markup of a component into the page as it is, so nothing but markup of ours, in which
-whatever came from outside is escaped, may get there. It also patches old markup into new, element by
-element, which would mix two charts: so each view is replaced as a whole, by a script of ours.
+gradio puts the markup of a component into the page as it is, so nothing but markup of ours, in
+which whatever came from outside is escaped, may get there. It also patches old markup into new,
+element by element, which would mix two charts: so each view is replaced as a whole, by a script of
+ours.
 """
 
 from __future__ import annotations

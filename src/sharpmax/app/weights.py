@@ -35,7 +35,7 @@ class Given:
 
     @property
     def shares(self) -> np.ndarray:
-        """As shares of all weight: some normalisers give more or less than 1, or weights below 0."""
+        """As shares of all weight: some normalisers give more or less than 1, some less than 0."""
         size = np.abs(self.weights)
         total = size.sum()
         return size / total if total > 0 else size
@@ -82,9 +82,9 @@ def sentences(count: int, spread: float, temperature: float) -> list[str]:
     when = f"From {until:,.0f} items on" if until <= 1e9 else f"From {until:.1e} items on"
     return [
         f"{count:,} items whose logits differ by at most {spread:.3g}, at temperature "
-        f"{temperature:.3g}: softmax gives each a weight from {_tiny(low)} to {_tiny(high)}, and its "
-        f"entropy is at least {least:.3f} of {np.log(count):.3f} nats. {when} no weight can reach "
-        "one half."
+        f"{temperature:.3g}: softmax gives each a weight from {_tiny(low)} to {_tiny(high)}, and "
+        f"its entropy is at least {least:.3f} of {np.log(count):.3f} nats. {when} no weight can "
+        "reach one half."
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -38,6 +38,7 @@ class Asked:
 class Written:
     """Two texts on one prompt."""
 
+    prompt: str
     plain: str
     sharpened: str
     first_other: int | None
@@ -71,7 +72,7 @@ def write(loaded: Loaded, asked: Asked, tell: Tell) -> Written:
     own = own_temperature(loaded.model)
     notes = () if own is None else (f"The model has a length temperature of its own: {own}.",)
     texts = [loaded.tokenizer.decode(one, skip_special_tokens=True) for one in (plain, other)]
-    return Written(str(texts[0]), str(texts[1]), first, notes)
+    return Written(asked.prompt, str(texts[0]), str(texts[1]), first, notes)
 
 
 def _tokens(loaded: Loaded, asked: Asked) -> list[int]:
@@ -89,8 +90,8 @@ def _tokens(loaded: Loaded, asked: Asked) -> list[int]:
     context = context_of(loaded.model)
     if context is not None and len(tokens) + asked.tokens > context:
         raise UserError(
-            f"the prompt has {len(tokens):,} tokens, and with {asked.tokens:,} more it is longer than "
-            f"the context of this model, {context:,}: shorten it"
+            f"the prompt has {len(tokens):,} tokens, and with {asked.tokens:,} more it is longer "
+            f"than the context of this model, {context:,}: shorten it"
         )
     return tokens
 
@@ -116,17 +117,19 @@ def _continued(loaded: Loaded, tokens: list[int], most: int, watch: _Watch) -> l
 
 
 def html(written: Written, name: str) -> Markup:
-    """Both texts; from where they differ, in another colour."""
+    """Both texts after the prompt; from where they differ, in another colour."""
     if written.first_other is None:
         sentence = "Both are the same."
     else:
         sentence = f"They differ from token {written.first_other + 1:,} on."
-    same = len(commonprefix([written.plain, written.sharpened]))
+    pairs = zip(written.plain, written.sharpened, strict=False)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     side = Markup(
-        '<section><h3>{}</h3><p class="written">{}<span class="other">{}</span></p></section>'
+        '<section><h3>{}</h3><p class="written"><span class="asked">{}</span>{}'
+        '<span class="other">{}</span></p></section>'
     )
     sides = [
-        side.format(title, text[:same], text[same:])
+        side.format(title, written.prompt, text[:same], text[same:])
         for title, text in (("Plain", written.plain), (f"Sharpened: {name}", written.sharpened))
     ]
     notes = Markup("").join(Markup('<p class="said">{}</p>').format(note) for note in written.notes)

@@ -1,0 +1,96 @@
+"""The quick head of the page against the head of the experiment, item by item."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sharpmax as sx
+from report.pages import Page
+from sharpmax.app import maps, retrieval
+from sharpmax.app.retrieval import Sets
+from sharpmax.experiments.max_retrieval import data, model
+
+
+def truth(sets: Sets, head: retrieval.Head, normaliser=sx.softmax):
+    """Logits and answers by the experiment's own model."""
+    weights = {name: jnp.asarray(array) for name, array in head.weights.items()}
+    present = jnp.ones(sets.priority.shape, bool)
+    drawn = data.Sets(
+        *map(jnp.asarray, (sets.priority, sets.label, present, sets.query, sets.answer))
+    )
+    (logits,) = model.look(weights, drawn, scaled=head.scaled).logits
+    answers = model.forward(weights, drawn, model.Design(normaliser), scaled=head.scaled).argmax(1)
+    return np.asarray(logits), np.asarray(answers)
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_logits_and_answers_are_those_of_the_experiment(seed):
+    sets, head = retrieval.draw(seed, 24, 300), retrieval.head(seed)
+    logits, answers = truth(sets, head)
+    quick = head.logits(sets)
+    # Rounding of float32 in two orders of summing, and the grid: a thousandth of a weight at most.
+    np.testing.assert_allclose(quick, logits, atol=1e-3)
+    given = sx.softmax(quick)
+    np.testing.assert_array_equal(head.answers(sets, given), answers)
+
+
+def test_the_ends_of_the_grid():
+    head = retrieval.head(0)
+    sets = Sets(
+        np.array([[0.0, 1.0, 0.5]], np.float32),
+        np.array([[9, 9, 0]], np.int32),
+        np.array([0.3], np.float32),
+    )
+    logits, _ = truth(sets, head)
+    np.testing.assert_allclose(head.logits(sets), logits, atol=1e-3)
+
+
+def test_sets_are_as_the_experiment_has_them():
+    sets = retrieval.draw(0, 200, 64)
+    assert sets.priority.min() >= 0
+    assert sets.priority.max() < 1
+    assert set(np.unique(sets.label)) == set(range(10))
+    assert (retrieval.taken(sets.priority, sets.highest) == sets.priority.max(1)).all()
+
+
+def test_plain_attention_as_a_policy_changes_nothing():
+    plain = retrieval.examine(0, 64, None)
+    same = retrieval.examine(0, 64, sx.Constant(1.0))
+    np.testing.assert_allclose(same.given, plain.given, rtol=1e-6)
+    np.testing.assert_array_equal(same.right, plain.right)
+
+
+def test_sharpening_sharpens():
+    plain, sharp = (retrieval.examine(0, 1024, policy) for policy in (None, sx.Constant(3.0)))
+    assert (sharp.entropy < plain.entropy).all()
+    assert sharp.of_maximum.mean() > plain.of_maximum.mean()
+    assert (sharp.inverse_temperature == 3.0).all()
+
+
+def test_heads_disperse_as_sets_grow():
+    few, many = (retrieval.examine(0, items, None) for items in (16, 2048))
+    assert few.right.mean() > 0.95
+    assert few.right.mean() > many.right.mean() + 0.1
+    assert few.of_maximum.mean() > many.of_maximum.mean()
+
+
+def test_the_map_shows_what_was_given():
+    page = Page(str(maps.html(0, 64, "paper", None)))
+    frames = page.data[0]
+    sets, _ = retrieval.looked_at(0, 64)
+    plain = retrieval.examine(0, 64, None).given
+    order = np.argsort(sets.priority[:1])[0, -16:]
+    np.testing.assert_allclose(frames["frames"][0][0], plain[0, order], atol=6e-4)
+    assert frames["columns"][-1] == "the maximum"
+    assert "64 items" in page.text
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "message"),
+    [("constant", 0.0, "policy constant: "), ("log-length", None, "needs a number")],
+)
+def test_a_policy_that_cannot_be_is_refused(name, number, message):
+    with pytest.raises(sx.UserError, match=message):
+        maps.html(0, 16, name, number)
