@@ -56,21 +56,29 @@ def test_sets_are_as_the_experiment_has_them():
 
 
 def test_plain_attention_as_a_policy_changes_nothing():
-    plain = retrieval.examine(0, 64, None)
-    same = retrieval.examine(0, 64, sx.Constant(1.0))
+    plain = retrieval.plain(0, 64)
+    same = retrieval.sharpened(0, 64, sx.Constant(1.0))
     np.testing.assert_allclose(same.given, plain.given, rtol=1e-6)
     np.testing.assert_array_equal(same.right, plain.right)
 
 
+def test_a_policy_is_that_of_the_library():
+    """As adaptive temperature is everywhere else."""
+    _, logits = retrieval.looked_at(0, 256)
+    given = retrieval.sharpened(0, 256, sx.PAPER).given
+    expected = sx.adaptive_temperature_softmax(logits.astype(np.float64))
+    np.testing.assert_allclose(given, expected, atol=1e-5)
+
+
 def test_sharpening_sharpens():
-    plain, sharp = (retrieval.examine(0, 1024, policy) for policy in (None, sx.Constant(3.0)))
+    plain, sharp = retrieval.plain(0, 1024), retrieval.sharpened(0, 1024, sx.Constant(3.0))
     assert (sharp.entropy < plain.entropy).all()
     assert sharp.of_maximum.mean() > plain.of_maximum.mean()
     assert (sharp.inverse_temperature == 3.0).all()
 
 
 def test_heads_disperse_as_sets_grow():
-    few, many = (retrieval.examine(0, items, None) for items in (16, 2048))
+    few, many = (retrieval.plain(0, items) for items in (16, 2048))
     assert few.right.mean() > 0.95
     assert few.right.mean() > many.right.mean() + 0.1
     assert few.of_maximum.mean() > many.of_maximum.mean()
@@ -80,7 +88,7 @@ def test_the_map_shows_what_was_given():
     page = Page(str(maps.html(0, 64, "paper", None)))
     frames = page.data[0]
     sets, _ = retrieval.looked_at(0, 64)
-    plain = retrieval.examine(0, 64, None).given
+    plain = retrieval.plain(0, 64).given
     order = np.argsort(sets.priority[:1])[0, -16:]
     np.testing.assert_allclose(frames["frames"][0][0], plain[0, order], atol=6e-4)
     assert frames["columns"][-1] == "the maximum"

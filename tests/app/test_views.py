@@ -21,7 +21,7 @@ EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">&"'
         views.progress(EVIL, 0.5),
         sentence(UserError(EVIL)),
         sentence(RuntimeError(EVIL)),
-        views.explained(lambda: views.problem(EVIL))(),
+        views.explained(lambda: views.problem(EVIL))()["html"],
     ],
 )
 def test_words_are_escaped(made):
@@ -40,7 +40,7 @@ def test_a_mistake_is_a_sentence():
     def make():
         raise UserError("say it so")
 
-    assert "say it so" in views.explained(make)()
+    assert "say it so" in views.explained(make)()["html"]
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,21 @@ Everything is computed and drawn on this machine; the page asks no other for any
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 
 from sharpmax._errors import MissingExtraError
 
 # Read by gradio when it is imported: else it would report each start and ask for newer versions.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
-for _package in ("gradio", "jinja2", "torch", "transformers", "jax"):
-    if find_spec(_package) is None:
-        raise MissingExtraError(_package, "app", "the interactive page")
+try:
+    import gradio as _gradio  # noqa: F401
+    import jax as _jax  # noqa: F401
+    import jinja2 as _jinja2  # noqa: F401
+    import transformers as _transformers  # noqa: F401
+except ModuleNotFoundError as error:
+    missing = (error.name or "gradio").partition(".")[0]
+    raise MissingExtraError(missing, "app", "the interactive page") from error
 
-from sharpmax.app.page import HOST, build, launch  # noqa: E402 - gradio must not come before
+from sharpmax.app.page import HOST, build, launch  # after gradio was told
 
 __all__ = ["HOST", "build", "launch"]

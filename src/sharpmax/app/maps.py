@@ -22,8 +22,8 @@ def html(seed: int, items: int, name: str, number: float | None) -> Markup:
     """The map and the numbers of one head, one size and one policy."""
     policy = policies.policy_of(name, number)
     seen = {
-        PLAIN: retrieval.examine(seed, items, None),
-        policies.told(name, number): retrieval.examine(seed, items, policy),
+        PLAIN: retrieval.plain(seed, items),
+        policies.told(name, number): retrieval.sharpened(seed, items, policy),
     }
     ranked = retrieval.ranked(seed, items)
     return fragment(sentences(items, seen, ranked), [_map(seed, items, seen), _table(seen)])

@@ -43,7 +43,7 @@ def scan_part(shelf: Shelf, name: gr.components.Component) -> None:
 
     def scanned(
         name: str, prompt: str, text: str, lengths: str, request: gr.Request
-    ) -> Iterator[str]:
+    ) -> Iterator[dict[str, str]]:
         def work(tell: Tell) -> Any:
             return scanning.run(shelf, name, prompt, text, lengths, tell)
 
@@ -88,7 +88,7 @@ def sharpen_part(shelf: Shelf, name: gr.components.Component) -> None:
         tokens: float,
         chat: bool,
         request: gr.Request,
-    ) -> Iterator[str]:
+    ) -> Iterator[dict[str, str]]:
         def work(tell: Tell) -> writing.Written:
             asked = writing.Asked(
                 prompt,
@@ -123,16 +123,16 @@ def told(
     doing: str,
     work: Callable[[Tell], Any],
     shown: Callable[[Any], Markup],
-) -> Iterator[str]:
+) -> Iterator[dict[str, str]]:
     """A run as the page shows it: how far it is, then what it found or what went wrong."""
-    yield str(views.progress(doing, 0.0))
+    yield views.shown(views.progress(doing, 0.0))
     for news in runs.follow(_key(request, part), work):
         if not isinstance(news, Ended):
-            yield str(views.progress(doing, news))
+            yield views.shown(views.progress(doing, news))
         elif news.error is None:
-            yield str(shown(news.value))
+            yield views.shown(shown(news.value))
         else:
-            yield str(sentence(news.error))
+            yield views.shown(sentence(news.error))
 
 
 def sentence(error: Exception) -> Markup:

@@ -18,7 +18,6 @@ import numpy as np
 from sharpmax.experiments.max_retrieval import heads
 from sharpmax.experiments.max_retrieval.data import CLASSES
 from sharpmax.experiments.max_retrieval.model import WIDTH
-from sharpmax.normalisers import AdaptiveTemperature
 from sharpmax.ops import entropy, softmax
 from sharpmax.policies import Policy, inverse_temperatures
 
@@ -111,7 +110,7 @@ def _places(sets: Sets) -> tuple[np.ndarray, np.ndarray]:
     """The node below each item, and how far it is on the way to the next."""
     along = sets.priority * np.float32(NODES - 1)
     below = np.minimum(along.astype(np.int32), NODES - 2)
-    return sets.label * NODES + below, along - below
+    return sets.label * np.int32(NODES) + below, along - below.astype(np.float32)
 
 
 def gelu(inputs: np.ndarray) -> np.ndarray:
@@ -151,18 +150,23 @@ class Seen:
     inverse_temperature: np.ndarray
 
 
-def examine(seed: int, items: int, policy: Policy | None) -> Seen:
-    """Plain softmax without a policy."""
+@lru_cache(maxsize=4)
+def plain(seed: int, items: int) -> Seen:
+    """Under softmax."""
+    return _seen(seed, items, np.ones(SETS))
+
+
+def sharpened(seed: int, items: int, policy: Policy) -> Seen:
+    before = plain(seed, items).entropy
+    return _seen(seed, items, inverse_temperatures(policy, before, np.full(SETS, items)))
+
+
+def _seen(seed: int, items: int, factor: np.ndarray) -> Seen:
     sets, logits = looked_at(seed, items)
-    if policy is None:
-        factor, given = np.ones(len(logits)), softmax(logits)
-    else:
-        plain = entropy(logits)
-        factor = inverse_temperatures(policy, plain, np.full(len(logits), items))
-        given = AdaptiveTemperature(policy)(logits)
-    sharpened = entropy(logits * factor[:, None].astype(logits.dtype))
+    scaled = logits * factor[:, None].astype(logits.dtype)
+    given = softmax(scaled)
     right = head(seed).answers(sets, given) == sets.answer
-    return Seen(given, right, taken(given, sets.highest), sharpened, factor)
+    return Seen(given, right, taken(given, sets.highest), entropy(scaled), factor)
 
 
 def ranked(seed: int, items: int) -> np.ndarray:

@@ -22,7 +22,7 @@ from sharpmax.report import page
 VIEW = '<div class="sharpmax-view"><div class="palette"></div></div>'
 SHOW = """
 const view = element.querySelector(".palette");
-const show = () => window.sharpmaxShow(view, props.value);
+const show = () => window.sharpmaxShow(view, props.value?.html);
 watch("value", show);
 show();
 """
@@ -41,12 +41,17 @@ window.sharpmaxPad(element.querySelector(".pad"), props.value, (text) => {
 def view(value: Markup | None = None, **options: Any) -> gr.HTML:
     """A part of the page that shows markup of ours."""
     return gr.HTML(
-        value=None if value is None else str(value),
+        value=None if value is None else shown(value),
         html_template=VIEW,
         js_on_load=SHOW,
         apply_default_css=False,
         **options,
     )
+
+
+def shown(markup: Markup) -> dict[str, str]:
+    """The value of a view. Not a text, which gradio would take for markup to put in by itself."""
+    return {"html": str(markup)}
 
 
 def pad(**options: Any) -> gr.HTML:
@@ -86,15 +91,15 @@ def sheet(document: str, title: str) -> Markup:
     ).format(title, document)
 
 
-def explained(make: Callable[..., Markup]) -> Callable[..., str]:
+def explained(make: Callable[..., Markup]) -> Callable[..., dict[str, str]]:
     """What `make` makes, or the sentence on why it cannot be made."""
 
     @wraps(make)
-    def safe(*values: Any) -> str:
+    def safe(*values: Any) -> dict[str, str]:
         try:
-            return str(make(*values))
+            return shown(make(*values))
         except UserError as error:
-            return str(problem(error))
+            return shown(problem(error))
 
     return safe
 

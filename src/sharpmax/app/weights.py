@@ -14,6 +14,7 @@ from sharpmax._errors import UserError
 from sharpmax.app.typed import MOST_ITEMS
 from sharpmax.normalisers import NORMALISERS
 from sharpmax.report.blocks import Axis, Chart, Column, Group, Line, Rule, Table
+from sharpmax.report.numbers import counted
 from sharpmax.report.page import fragment
 
 POINTS = 160
@@ -22,6 +23,8 @@ MARKED = 40
 """Items up to which each has a mark of its own."""
 SIZES = np.unique(np.geomspace(2, MOST_ITEMS, 60).round())
 HALF = 0.5
+FAR = 1e15
+"""Items that nobody counts."""
 
 Scale = Literal["linear", "log"]
 
@@ -79,9 +82,9 @@ def sentences(count: int, spread: float, temperature: float) -> list[str]:
     low, high = theory.weight_bounds(count, spread, temperature)
     least = theory.minimum_entropy(count, spread, temperature)
     until = theory.items_until_dispersed(spread, HALF, temperature)
-    when = f"From {until:,.0f} items on" if until <= 1e9 else f"From {until:.1e} items on"
+    when = f"From {until:,.0f} items on" if until <= FAR else f"Only beyond {FAR:.0e} items"
     return [
-        f"{count:,} items whose logits differ by at most {spread:.3g}, at temperature "
+        f"{counted(count, 'item')} whose logits differ by at most {spread:.3g}, at temperature "
         f"{temperature:.3g}: softmax gives each a weight from {_tiny(low)} to {_tiny(high)}, and "
         f"its entropy is at least {least:.3f} of {np.log(count):.3f} nats. {when} no weight can "
         "reach one half."
