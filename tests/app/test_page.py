@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.models import NAME, make_folder
 from browser import PHONE, Watched
+from model_folder import NAME, make_folder
 from sharpmax.app import build, launch
 
 EVIL = "<script>window.hacked=1</script>"

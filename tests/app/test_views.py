@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from markupsafe import Markup
 
 from report.pages import Page
 from sharpmax import UserError
@@ -30,8 +31,9 @@ def test_words_are_escaped(made):
     assert "<script>alert(1)</script>" in page.text
 
 
-def test_a_sheet_cannot_leave_its_frame():
-    ((name, frame),) = Page(str(views.sheet(EVIL, EVIL))).elements
+@pytest.mark.parametrize("document", [EVIL, Markup(EVIL)])
+def test_a_sheet_cannot_leave_its_frame(document):
+    ((name, frame),) = Page(str(views.sheet(document, EVIL))).elements
     assert (name, frame["srcdoc"], frame["title"]) == ("iframe", EVIL, EVIL)
     assert frame["sandbox"] == "allow-scripts"  # and so of no origin
 

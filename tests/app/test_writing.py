@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 import sharpmax as sx
-from app.models import make_folder
 from hf.small import llama, tokenizer
+from model_folder import make_folder
 from report.pages import Page
 from sharpmax.app import scanning, writing
 from sharpmax.app.runs import Stopped

@@ -163,7 +163,9 @@ def sharpened(seed: int, items: int, policy: Policy) -> Seen:
 
 def _seen(seed: int, items: int, factor: np.ndarray) -> Seen:
     sets, logits = looked_at(seed, items)
-    scaled = logits * factor[:, None].astype(logits.dtype)
+    # From the top first: a factor would magnify the rounding of logits that are hundreds.
+    offsets = logits - logits.max(1, keepdims=True)
+    scaled = offsets * factor[:, None].astype(logits.dtype)
     given = softmax(scaled)
     right = head(seed).answers(sets, given) == sets.answer
     return Seen(given, right, taken(given, sets.highest), entropy(scaled), factor)

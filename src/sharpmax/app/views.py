@@ -88,7 +88,7 @@ def sheet(document: str, title: str) -> Markup:
     """A page of its own inside the page: it may run its one script, and reach nothing around it."""
     return Markup(
         '<iframe class="sheet" sandbox="allow-scripts" title="{}" srcdoc="{}"></iframe>'
-    ).format(title, document)
+    ).format(title, str.__str__(document))  # a text, also if it calls itself markup
 
 
 def explained(make: Callable[..., Markup]) -> Callable[..., dict[str, str]]:
