@@ -137,7 +137,8 @@ def test_a_scan_and_the_curve_of_a_head(opened):
 
 def test_plain_and_sharpened_side_by_side(opened):
     page = opened("Model").page
-    page.get_by_label("Prompt").locator("visible=true").last.fill(f"Go on: {EVIL}")
+    page.get_by_role("tab", name="Sharpen").click()
+    page.get_by_label("Prompt").locator("visible=true").fill(f"Go on: {EVIL}")
     page.get_by_role("button", name="Write both").click()
     says(page, "#sharpen-view", "Sharpened: paper")
     texts = page.locator("#sharpen-view .written").all_inner_texts()
@@ -148,7 +149,7 @@ def test_plain_and_sharpened_side_by_side(opened):
 
 def test_a_model_that_is_not_there_is_one_sentence(opened):
     page = opened("Model").page
-    page.get_by_label("Model", exact=True).fill(f"./{EVIL}")
+    page.get_by_label("Model: smollm2").fill(f"./{EVIL}")
     page.get_by_role("button", name="Scan").click()
     says(page, "#scan-view", f"'./{EVIL}': no such folder")
     assert page.evaluate("window.hacked") is None

@@ -23,7 +23,7 @@ def html(seed: int, items: int, name: str, number: float | None) -> Markup:
     policy = policies.policy_of(name, number)
     seen = {
         PLAIN: retrieval.plain(seed, items),
-        policies.told(name, number): retrieval.sharpened(seed, items, policy),
+        f"policy {policies.told(name, number)}": retrieval.sharpened(seed, items, policy),
     }
     ranked = retrieval.ranked(seed, items)
     return fragment(sentences(items, seen, ranked), [_map(seed, items, seen), _table(seen)])

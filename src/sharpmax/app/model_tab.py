@@ -20,15 +20,19 @@ AT_ONCE = 8
 
 def tab(shelf: Shelf, model: str) -> None:
     if shelf.only is None:
-        name = gr.Textbox(model, label="Model", info="smollm2, a folder, or a name on the hub")
+        label = "Model: smollm2, a folder, or a name on the hub"
+        name = gr.Textbox(model, label=label, elem_id="model-name")
     else:
-        name = gr.Dropdown(list(shelf.only), value=model, label="Model")
-    scan_part(shelf, name)
-    sharpen_part(shelf, name)
+        name = gr.Dropdown(list(shelf.only), value=model, label="Model", elem_id="model-name")
+    with gr.Tabs():
+        with gr.Tab("Scan"):
+            scan_part(shelf, name)
+        with gr.Tab("Sharpen"):
+            sharpen_part(shelf, name)
 
 
 def scan_part(shelf: Shelf, name: gr.components.Component) -> None:
-    gr.Markdown("### Scan: how far does each head spread as the input grows?")
+    gr.Markdown("How far does each head spread as the input grows?")
     with gr.Row():
         choices = [(f"{one}: {what}", one) for one, what in scanning.PROMPTS.items()]
         prompt = gr.Dropdown(choices, value="max", label="Prompt", scale=2, min_width=260)
@@ -61,7 +65,7 @@ def scan_part(shelf: Shelf, name: gr.components.Component) -> None:
 
 
 def sharpen_part(shelf: Shelf, name: gr.components.Component) -> None:
-    gr.Markdown("### Sharpen: what does the model write, plain and sharpened?")
+    gr.Markdown("What does the model write, plain and sharpened?")
     prompt = gr.Textbox(PROMPT, label="Prompt", lines=3)
     with gr.Row():
         policy = gr.Dropdown(policies.CHOICES, value="paper", label="Policy", min_width=260)

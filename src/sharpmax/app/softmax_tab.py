@@ -33,7 +33,9 @@ def tab() -> None:
                 0, 20, value=spread, step=0.1, label="Spread: largest minus smallest logit"
             )
             temperature_box = gr.Slider(0.05, 5, value=temperature, step=0.05, label="Temperature")
-            names_box = gr.CheckboxGroup(list(NORMALISERS), value=list(names), label="Normalisers")
+            names_box = gr.CheckboxGroup(
+                list(NORMALISERS), value=list(names), label="Normalisers", elem_id="softmax-names"
+            )
             scale_box = gr.Radio(["linear", "log"], value=scale, label="Scale of the weights")
         with gr.Column(scale=2, min_width=300):
             view = views.view(made(*FIRST), elem_id="softmax-view")
@@ -41,7 +43,7 @@ def tab() -> None:
     inputs = [source_box, *moved, pad, text_box]
     # A slider asks for many rows on its way: the last is the one to see.
     gr.on(
-        [source_box.input, pad.input, text_box.input, *(one.input for one in moved)],
+        [source_box.input, pad.input, text_box.change, *(one.input for one in moved)],
         views.explained(made),
         inputs,
         view,
