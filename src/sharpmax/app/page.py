@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
@@ -22,6 +24,10 @@ INTRODUCTION = (
 
 def build(model: str = DEFAULT, *, any_model: bool = True) -> gr.Blocks:
     """The page. Without `any_model` no other model can be loaded: for a page that strangers see."""
+    return _inside_a_loop(lambda: _built(model, any_model))
+
+
+def _built(model: str, any_model: bool) -> gr.Blocks:
     shelf = Shelf(None if any_model else (model,))
     with gr.Blocks(analytics_enabled=False, title="sharpmax") as page:
         gr.Markdown(INTRODUCTION)
@@ -45,14 +51,26 @@ def launch(
     wait: bool = True,
 ) -> str:
     """Serve the page and return its address; with `wait`, only once it has been stopped."""
-    _, address, _ = page.launch(
-        server_name=host,
-        server_port=port,
-        inbrowser=open_browser,
-        prevent_thread_lock=not wait,
-        **_settings(),
+    settings = {"server_name": host, "server_port": port, "inbrowser": open_browser}
+    _, address, _ = _inside_a_loop(
+        lambda: page.launch(prevent_thread_lock=True, **settings, **_settings())
     )
+    if wait:
+        page.block_thread()
     return str(address)
+
+
+def _inside_a_loop(work: Callable[[], Any]) -> Any:
+    """Where no event loop runs gradio makes one for each of its locks, and leaves them all open."""
+
+    async def inside() -> Any:
+        return work()
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(inside())
+    return work()
 
 
 def _settings() -> dict[str, Any]:
