@@ -19,6 +19,7 @@ AT_ONCE = 8
 
 
 def tab(shelf: Shelf, model: str) -> None:
+    name: gr.components.Component
     if shelf.only is None:
         label = "Model: smollm2, a folder, or a name on the hub"
         name = gr.Textbox(model, label=label, elem_id="model-name")

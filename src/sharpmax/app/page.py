@@ -51,7 +51,7 @@ def launch(
     wait: bool = True,
 ) -> str:
     """Serve the page and return its address; with `wait`, only once it has been stopped."""
-    settings = {"server_name": host, "server_port": port, "inbrowser": open_browser}
+    settings: dict[str, Any] = {"server_name": host, "server_port": port, "inbrowser": open_browser}
     _, address, _ = _inside_a_loop(
         lambda: page.launch(prevent_thread_lock=True, **settings, **_settings())
     )

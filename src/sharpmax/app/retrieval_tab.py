@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gradio as gr
 from markupsafe import Markup
 
@@ -34,7 +36,7 @@ def tab() -> None:
             )
         with gr.Column(scale=2, min_width=300):
             view = views.view(made(*FIRST), elem_id="retrieval-view")
-    inputs = [power_box, seed_box, policy_box, number_box]
+    inputs: list[Any] = [power_box, seed_box, policy_box, number_box]
     gr.on(
         [one.input for one in inputs],
         views.explained(made),

@@ -12,7 +12,7 @@ from sharpmax.app.rows import DRAWN, SOURCES, TYPED
 from sharpmax.normalisers import NORMALISERS
 
 CHOSEN = ["softmax", "adaptive-temperature"]
-FIRST = ("one maximum", 6, 8.0, 1.0, CHOSEN, "linear", "", "2, 1, 0, -1")
+FIRST: tuple[Any, ...] = ("one maximum", 6, 8.0, 1.0, CHOSEN, "linear", "", "2, 1, 0, -1")
 """What the tab begins with, in the order of its controls."""
 
 
@@ -39,7 +39,7 @@ def tab() -> None:
             scale_box = gr.Radio(["linear", "log"], value=scale, label="Scale of the weights")
         with gr.Column(scale=2, min_width=300):
             view = views.view(made(*FIRST), elem_id="softmax-view")
-    moved = [power_box, spread_box, temperature_box, names_box, scale_box]
+    moved: list[Any] = [power_box, spread_box, temperature_box, names_box, scale_box]
     inputs = [source_box, *moved, pad, text_box]
     # A slider asks for many rows on its way: the last is the one to see.
     gr.on(
