@@ -38,7 +38,10 @@ def scan_part(shelf: Shelf, name: gr.components.Component) -> None:
         choices = [(f"{one}: {what}", one) for one, what in scanning.PROMPTS.items()]
         prompt = gr.Dropdown(choices, value="max", label="Prompt", scale=2, min_width=260)
         lengths = gr.Textbox(
-            "8, 16, 32, 64", label="Lengths (none: the usual ones)", scale=1, min_width=200
+            "8, 16, 32, 64",
+            label="Lengths: numbers or tokens (none: the usual)",
+            scale=1,
+            min_width=200,
         )
     text = gr.Textbox(label="Your text", lines=4, visible=False)
     with gr.Row():
@@ -75,9 +78,7 @@ def sharpen_part(shelf: Shelf, name: gr.components.Component) -> None:
     with gr.Row():
         layers = gr.Textbox("", label="Layers, such as 0, 4-7 (none: all)", min_width=200)
         heads = gr.Textbox("", label="Heads, such as 0-3 (none: all)", min_width=200)
-        chat = gr.Checkbox(
-            False, label="As a message, in the model's format for chats", min_width=200
-        )
+    chat = gr.Checkbox(False, label="As a message, in the model's format for chats")
     with gr.Row():
         start = gr.Button("Write both", variant="primary", min_width=120)
         halt = gr.Button("Stop", min_width=120)

@@ -8,15 +8,12 @@ from sharpmax._errors import UserError
 from sharpmax.policies import PAPER, Constant, LogLength, Policy, Saturating
 
 POLICIES: dict[str, tuple[str, Callable[[float], Policy]]] = {
-    "paper": ("the paper's polynomial of the entropy", lambda number: PAPER),
-    "saturating": (
-        "the same, held at its peak where it would switch itself off",
-        lambda number: Saturating(PAPER),
-    ),
-    "constant": ("every row times the number", Constant),
-    "log-length": ("times log n / log of the number, beyond so many items", LogLength),
+    "paper": ("the paper's polynomial", lambda number: PAPER),
+    "saturating": ("the same, held at its peak", lambda number: Saturating(PAPER)),
+    "constant": ("times a number", Constant),
+    "log-length": ("by log n", LogLength),
 }
-"""By name: what it does, and how it is made of the number."""
+"""By name: what it does, in words that fit a phone, and how it is made of the number."""
 
 NUMBERED = ("constant", "log-length")
 """Those that have a number."""

@@ -16,10 +16,11 @@ from sharpmax.hf import Scan, scan
 from sharpmax.hf.inputs import reads_two_texts
 
 PROMPTS = {
-    "max": "the largest of a list of numbers; lengths count numbers",
-    "passkey": "a number hidden in filler; lengths count tokens",
-    "text": "the beginning of a text of yours; lengths count tokens",
+    "max": "the largest of numbers",
+    "passkey": "hidden in filler",
+    "text": "one of yours",
 }
+"""By name: what it is, in words that fit a phone."""
 
 
 def run(shelf: Shelf, name: str, prompt: str, text: str, lengths: str, tell: Tell) -> Scan:
