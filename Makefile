@@ -90,6 +90,6 @@ $(VENV)/demo.done: $(VENV)/model.done pyproject.toml constraints.txt
 # dm-clrs without what it asks for: the generators of CLRS-Text do not use its TensorFlow.
 $(VENV)/test.done: $(VENV)/model.done pyproject.toml constraints.txt
 	@echo "installing sharpmax with everything that the tests need"
-	@$(INSTALL) --no-build-isolation --editable '.[cli,torch,triton,jax,cpu,hf,experiments,clrs,lm-eval,ray]' --group dev --group docs
+	@$(INSTALL) --no-build-isolation --editable '.[app,cli,torch,triton,jax,cpu,hf,experiments,clrs,lm-eval,ray]' --group dev --group docs
 	@$(INSTALL) --no-deps dm-clrs
 	@touch $@

@@ -46,6 +46,8 @@ def test_the_arrows_hold(copy):
         ("hf/scan.py", "import sharpmax.plot"),
         ("torch/api.py", "import sharpmax.hf"),
         ("report/__init__.py", "import sharpmax.hf"),
+        ("report/__init__.py", "import sharpmax.app"),
+        ("app/rows.py", "import sharpmax.cli"),
         ("ops/state.py", "import torch"),
         ("theory/spread.py", "import sharpmax.torch"),
         ("torch/api.py", "import sharpmax.jax"),

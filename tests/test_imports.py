@@ -17,6 +17,7 @@ FRAMEWORKS = (
     "rich",
     "matplotlib",
     "pandas",
+    "gradio",
 )
 
 COUNT = """
@@ -83,13 +84,14 @@ def test_the_core_works_with_numpy_alone():
         ("matplotlib", "import sharpmax.plot.style", "drawing a picture needs matplotlib"),
         ("torch", "import sharpmax.torch", "sharpmax.torch needs torch"),
         ("jax", "import sharpmax.jax", "sharpmax.jax needs jax"),
+        ("gradio", "import sharpmax.app", "the interactive page needs gradio"),
     ],
 )
 def test_a_missing_extra_is_one_sentence(blocked, statement, message):
     done = run(BLOCK.format(blocked=(blocked,), statement=statement))
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    extra = blocked if blocked in ("torch", "jax") else "cli"
+    extra = {"torch": "torch", "jax": "jax", "gradio": "app"}.get(blocked, "cli")
     assert last.endswith(f"{message}, which is not installed: pip install 'sharpmax[{extra}]'")
 
 

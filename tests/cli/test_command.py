@@ -22,7 +22,7 @@ def test_help_names_every_command():
     for arguments in ((), ("--help",), ("-h",)):
         done = run(*arguments)
         assert done.returncode == 0
-        for command in ("demo", "reproduce", "leaderboard", "clrs", "doctor"):
+        for command in ("demo", "reproduce", "leaderboard", "clrs", "app", "doctor"):
             assert command in done.stdout
     module = [sys.executable, "-m", "sharpmax", "--version"]
     done = subprocess.run(module, capture_output=True, text=True, check=True)

@@ -14,6 +14,7 @@ from sharpmax.cli import (
     demo,
     doctor,
     evaluate,
+    explorer,
     leaderboard,
     lm_eval,
     report,
@@ -38,6 +39,7 @@ app.command(help=reproduce.HELP)(reproduce.reproduce)
 app.command()(leaderboard.leaderboard)
 app.add_typer(clrs.clrs, name="clrs")
 app.command()(report.report)
+app.command()(explorer.app)
 app.command()(doctor.doctor)
 
 

@@ -46,13 +46,13 @@ class Section:
 
 def assemble(sections: Sequence[Section]) -> str:
     """The whole page around the sections."""
-    script = _script()
+    own = script()
     return fill(
         "page.html",
         sections=sections,
-        style=Markup("".join(map(_template, STYLES))),
-        script=script,
-        allowed=f"'sha256-{_digest(script)}'",
+        style=style(),
+        script=own,
+        allowed=f"'sha256-{_digest(own)}'",
     )
 
 
@@ -84,9 +84,20 @@ def _environment() -> Environment:
     )
 
 
-def _script() -> Markup:
+def style() -> Markup:
+    """The style sheet of every page."""
+    return Markup("".join(map(_template, STYLES)))
+
+
+def script(end: str = "startAll(document);\ntellHeight();") -> Markup:
+    """The script of every page; `end` says when which part of it starts."""
     parts = "\n".join(_template(name) for name in SCRIPTS)
-    return Markup(f'(() => {{\n"use strict";\n{parts}}})();\n')
+    return Markup(f'(() => {{\n"use strict";\n{parts}\n{end}\n}})();\n')
+
+
+def fragment(facts: Sequence[str], blocks: Sequence[Any], notes: Sequence[str] = ()) -> Markup:
+    """Sentences and blocks without a page around them, for a page that changes them."""
+    return fill("fragment.html", facts=facts, blocks=blocks, notes=notes)
 
 
 def _template(name: str) -> str:

@@ -1,6 +1,14 @@
 // Each part of the page on its own: a part finds its data beside it.
 
-for (const section of document.querySelectorAll(".scan")) {
+function startAll(page) {
+  for (const section of page.querySelectorAll(".scan")) startScan(section);
+  page.querySelectorAll(".block.plots").forEach(makeCharts);
+  page.querySelectorAll(".heads").forEach(makeHeads);
+  page.querySelectorAll(".frames").forEach(makeFrames);
+  page.querySelectorAll("table.sortable").forEach(makeSortable);
+}
+
+function startScan(section) {
   const data = dataOf(section);
   const select = (row, column) => {
     map.mark(row, column);
@@ -13,7 +21,10 @@ for (const section of document.querySelectorAll(".scan")) {
   map.draw();
   select(...data.first);
 }
-document.querySelectorAll(".block.plots").forEach(makeCharts);
-document.querySelectorAll(".heads").forEach(makeHeads);
-document.querySelectorAll(".frames").forEach(makeFrames);
-document.querySelectorAll("table.sortable").forEach(makeSortable);
+
+// Inside another page, which is told how high this one is, so that only one of them scrolls.
+function tellHeight() {
+  if (window.parent === window) return;
+  const tell = () => window.parent.postMessage({ sharpmaxHeight: document.body.scrollHeight }, "*");
+  new ResizeObserver(tell).observe(document.body);
+}
