@@ -45,6 +45,6 @@ def test_it_serves_until_it_is_ended():
             assert second.stderr.count("\n") == 1
         finally:
             served.send_signal(signal.SIGINT)
-            _, complaints = served.communicate(timeout=20)
+            _, complaints = served.communicate(timeout=300)
     assert served.returncode == 130
     assert complaints == "sharpmax: stopped\n"

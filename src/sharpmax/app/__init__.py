@@ -21,6 +21,6 @@ except ModuleNotFoundError as error:
     missing = (error.name or "gradio").partition(".")[0]
     raise MissingExtraError(missing, "app", "the interactive page") from error
 
-from sharpmax.app.page import HOST, build, launch  # after gradio was told
+from sharpmax.app.page import build, launch  # after gradio was told
 
-__all__ = ["HOST", "build", "launch"]
+__all__ = ["build", "launch"]
