@@ -88,6 +88,11 @@ def test_what_a_model_writes_is_text():
     assert "differ from token 2 on" in page.text
 
 
+def test_an_empty_text_is_said_to_be_one():
+    written = writing.Written("Go on", "", "so", 0, ())
+    assert Page(str(writing.html(written, "paper"))).text.count("ended at once") == 1
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return make_folder(tmp_path_factory.mktemp("models"))

@@ -78,7 +78,7 @@ def sharpen_part(shelf: Shelf, name: gr.components.Component) -> None:
     with gr.Row():
         layers = gr.Textbox("", label="Layers, such as 0, 4-7 (none: all)", min_width=200)
         heads = gr.Textbox("", label="Heads, such as 0-3 (none: all)", min_width=200)
-    chat = gr.Checkbox(False, label="As a message, in the model's format for chats")
+    chat = gr.Checkbox(True, label="As a message, if the model has a format for chats")
     with gr.Row():
         start = gr.Button("Write both", variant="primary", min_width=120)
         halt = gr.Button("Stop", min_width=120)

@@ -19,6 +19,8 @@ from sharpmax.hf.layers import own_temperature
 from sharpmax.hf.models import Loaded
 from sharpmax.policies import Policy
 
+NOTHING = " (The model ended at once.)"
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -129,7 +131,7 @@ def html(written: Written, name: str) -> Markup:
         '<span class="other">{}</span></p></section>'
     )
     sides = [
-        side.format(title, written.prompt, text[:same], text[same:])
+        side.format(title, written.prompt, text[:same], text[same:] if text else NOTHING)
         for title, text in (("Plain", written.plain), (f"Sharpened: {name}", written.sharpened))
     ]
     notes = Markup("").join(Markup('<p class="said">{}</p>').format(note) for note in written.notes)
