@@ -12,7 +12,7 @@ from model_folder import NAME, make_folder
 from sharpmax.app import build, launch
 
 EVIL = "<script>window.hacked=1</script>"
-PATIENCE = 20_000
+PATIENCE = 120_000
 """Milliseconds."""
 
 
@@ -63,7 +63,7 @@ def power(page, view: str, value: int) -> None:
 
 def test_n_changes_the_weights_and_the_bounds(opened):
     page = opened().page
-    says(page, "#softmax-view", "64 items whose logits differ by at most 8")
+    says(page, "#softmax-view", "256 items whose logits differ by at most 8")
     before = paths(page, "#softmax-view")
     power(page, "#softmax-view", 14)
     assert paths(page, "#softmax-view") != before
@@ -101,12 +101,12 @@ def test_a_curve_is_drawn(opened):
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 2, steps=5)
     page.mouse.up()
-    says(page, "#softmax-view", "64 items whose logits differ by at most 7.")
+    says(page, "#softmax-view", "256 items whose logits differ by at most 7.")
 
 
 def test_n_changes_the_map(opened):
     page = opened("Max retrieval").page
-    says(page, "#retrieval-view", "16 items")
+    says(page, "#retrieval-view", "1,024 items, after")
     before = pixels(page)
     assert len(before) == 2
     power(page, "#retrieval-view", 12)

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from sharpmax.app import maps, policies, retrieval, views
 
-FIRST = (4, 0, "paper", 2.0)
+FIRST = (10, 0, "paper", 2.0)
 """What the tab begins with, in the order of its controls: the power, the head, the policy and its
 number."""
 

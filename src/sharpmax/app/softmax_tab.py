@@ -12,7 +12,7 @@ from sharpmax.app.rows import DRAWN, SOURCES, TYPED
 from sharpmax.normalisers import NORMALISERS
 
 CHOSEN = ["softmax", "adaptive-temperature"]
-FIRST: tuple[Any, ...] = ("one maximum", 6, 8.0, 1.0, CHOSEN, "linear", "", "2, 1, 0, -1")
+FIRST: tuple[Any, ...] = ("uniform", 8, 8.0, 1.0, CHOSEN, "linear", "", "2, 1, 0, -1")
 """What the tab begins with, in the order of its controls."""
 
 
