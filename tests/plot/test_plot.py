@@ -87,16 +87,16 @@ def test_nothing_is_cut_off(stored):
         assert whole.contains(box.x1, box.y1), text.get_text()
 
 
-def test_a_picture_is_not_replaced_unasked(stored, tmp_path):
-    figure = plot.draw(Result.load(stored))
+def test_a_picture_is_not_replaced_unasked(tmp_path):
+    figure = plot.draw(figure8())
     style.save(figure, tmp_path / "picture")
     with pytest.raises(UserError, match=r"picture\.png.*picture\.svg exists already"):
         style.save(figure, tmp_path / "picture")
     style.save(figure, tmp_path / "picture", overwrite=True)
 
 
-def test_a_kind_without_a_picture_is_refused(stored):
-    other = Result.load(stored).model_copy(update={"kind": "poem"})
+def test_a_kind_without_a_picture_is_refused():
+    other = figure8().model_copy(update={"kind": "poem"})
     with pytest.raises(
         UserError, match="no picture for results of kind 'poem': expected certify, "
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from threading import Event
 from typing import Annotated
 
@@ -43,6 +44,7 @@ def app(
     """Explore in the browser: what softmax does as inputs grow, the paper's trained heads, and a
     model of yours, plain and sharpened. Nothing leaves this machine. Ctrl-C ends it.
     """
+    _check(host, port)
     # Imported late: `sharpmax --help` should not wait for a framework.
     from sharpmax.app import build, launch
 
@@ -50,10 +52,27 @@ def app(
     try:
         address = launch(page, host=host, port=port, open_browser=browser, wait=False)
     except OSError as error:  # gradio's own words are about its own environment variables
-        where = host if port is None else f"{host}, port {port}"
-        raise UserError(f"cannot listen at {where}: give another --host or --port") from error
+        raise _unavailable(host, port) from error
     typer.echo(f"sharpmax is at {address} (Ctrl-C ends it)")
     try:
         Event().wait()
     finally:
         page.close()
+
+
+def _check(host: str, port: int | None) -> None:
+    """Refuse an address that is not to be had before the frameworks are waited for."""
+    try:
+        with socket.create_server((host, port or 0), family=_family(host)):
+            pass
+    except OSError as error:
+        raise _unavailable(host, port) from error
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _unavailable(host: str, port: int | None) -> UserError:
+    where = host if port is None else f"{host}, port {port}"
+    return UserError(f"cannot listen at {where}: give another --host or --port")
