@@ -47,17 +47,6 @@ def test_nothing_missing_is_said(monkeypatch, capsys):
     assert capsys.readouterr().out.rstrip().endswith("everything is installed")
 
 
-def test_a_part_that_is_not_written_is_not_offered(monkeypatch, capsys):
-    """Nobody is told to install an extra for something that this version does not have."""
-    monkeypatch.setattr(
-        doctor, "find_spec", lambda name: None if name == "sharpmax.app" else object()
-    )
-    doctor.doctor()
-    out = capsys.readouterr().out
-    assert "not in this version: the interactive page (extra app)" in out
-    assert "pip install 'sharpmax[app]'" not in out
-
-
 @pytest.mark.parametrize("there", [True, False])
 @pytest.mark.parametrize(
     ("module", "advice"),

