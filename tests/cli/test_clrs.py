@@ -69,6 +69,8 @@ def test_three_steps_make_a_figure(tmp_path, capsys):
         (("train", "nowhere"), "nowhere is no folder of CLRS-Text"),
         (("train", TEST), "holds the test split, expected train"),
         (("train", TRAIN, "--algorithm", "sorting"), "unknown algorithm 'sorting'"),
+        (("train", TRAIN, "--samples", "bfs=many"), "--samples bfs=many: expected a number, 1 or"),
+        (("train", TRAIN, "--samples", "sorting=2"), "unknown algorithm 'sorting'"),
         (("train", TRAIN, "--attention", "sharp"), "unknown attention 'sharp'"),
         (("train", TRAIN, "--shape", "depth=3"), "shape 'depth=3': expected one of width"),
         (("train", TRAIN, "--vocabulary", "words"), "unknown vocabulary 'words'"),

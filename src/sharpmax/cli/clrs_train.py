@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import Progress
 
 from sharpmax._errors import UserError
-from sharpmax.cli.clrs_options import DATA, Algorithm, Limit, Sizes
+from sharpmax.cli.clrs_options import DATA, Algorithm, Sizes
 from sharpmax.cli.options import numbers
 from sharpmax.cli.progress import COLUMNS
 from sharpmax.cli.scan import say
@@ -39,7 +39,15 @@ def train(
     ] = "0",
     algorithm: Algorithm = None,
     sizes: Sizes = None,
-    samples: Limit = None,
+    samples: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Use at most so many for each algorithm and size: N, or NAME=N for one algorithm. "
+            "Repeat for several. What has more is seen more often.",
+            metavar="N|NAME=N",
+            show_default=False,
+        ),
+    ] = None,
     model: Annotated[
         str,
         typer.Option(
@@ -138,7 +146,7 @@ def train(
         "train",
         algorithms=algorithm or (),
         sizes=() if sizes is None else numbers("--sizes", sizes),
-        limit=samples,
+        **_limits(samples or []),
     )
     for seed in numbers("--seeds", seeds):
         for one in wanted:
@@ -147,6 +155,20 @@ def train(
                 result = training.run(job, progress=progress, checkpoint_every=checkpoint_every)
             loss, seconds = (result.measurements[name] for name in ("last_loss", "seconds"))
             typer.echo(f"{job.folder}: loss {loss:.4f} at the end, {seconds / 60:.1f} minutes")
+
+
+def _limits(texts: list[str]) -> dict[str, Any]:
+    """How many samples to read, in all and of some algorithms."""
+    limit, limits = None, {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        if not number.isdecimal() or int(number) < 1:
+            raise UserError(f"--samples {text}: expected a number, 1 or more, or NAME=NUMBER")
+        if name:
+            limits[name] = int(number)
+        else:
+            limit = int(number)
+    return {"limit": limit, "limits": limits}
 
 
 @contextmanager

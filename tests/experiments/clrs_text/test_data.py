@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections import Counter
 
 import datasets
 import pytest
@@ -40,6 +41,16 @@ def test_the_sample_is_read_as_it_was_written():
 def test_some_of_it():
     some = read(SAMPLE / "test", "test", algorithms=["bfs"], sizes=[6, 64], limit=1)
     assert [sample[:3] for sample in some.samples] == [("bfs", 6, 3), ("bfs", 6, 14)]
+
+
+def test_more_of_some_than_of_others():
+    some = read(SAMPLE / "train", "train", limit=1, limits={"bfs": 2})
+    counts = Counter(sample[:2] for sample in some.samples)
+    assert {count for (name, _), count in counts.items() if name == "bfs"} == {2}
+    assert {count for (name, _), count in counts.items() if name != "bfs"} == {1}
+    assert some.about != read(SAMPLE / "train", "train", limit=1).about
+    with pytest.raises(UserError, match="has no samples of heapsort"):
+        read(SAMPLE / "train", "train", algorithms=["bfs"], limits={"heapsort": 1})
 
 
 def test_damage_and_mistakes_are_one_sentence(copy):

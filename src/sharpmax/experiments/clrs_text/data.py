@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,13 +48,15 @@ def read(
     algorithms: Collection[str] = (),
     sizes: Collection[int] = (),
     limit: int | None = None,
+    limits: Mapping[str, int] | None = None,
 ) -> Source:
     """The samples of a folder that `generate` wrote, of a published dataset on the hub, or of a
     folder that it was copied to.
 
-    `algorithms` and `sizes` keep only those, `limit` so many for each algorithm, size and seed.
+    `algorithms` and `sizes` keep only those, `limit` so many for each algorithm, size and seed,
+    `limits` so many of the algorithms that it names.
     """
-    check_algorithms(algorithms)
+    check_algorithms([*algorithms, *(limits or ())])
     folder = Path(place)
     if folder.is_file():
         raise UserError(f"{place} is a file: give the folder that its manifest is in")
@@ -66,10 +69,11 @@ def read(
             f"{place} is no folder of CLRS-Text: make one with sharpmax clrs generate, or give "
             f"{PUBLISHED[split]}"
         )
-    samples = list(_chosen(rows, set(algorithms), set(sizes), limit))
+    most = defaultdict(lambda: limit, limits or {})
+    samples = list(_chosen(rows, set(algorithms), set(sizes), most))
     if not samples:
         raise UserError(f"{place} has no samples of the algorithms and sizes that were asked for")
-    missing = set(algorithms) - {sample.algorithm for sample in samples}
+    missing = {*algorithms, *(limits or ())} - {sample.algorithm for sample in samples}
     if missing:
         raise UserError(f"{place} has no samples of {', '.join(sorted(missing))} at these sizes")
     return Source(samples, str(place), {**about, **_identity(samples)})
@@ -143,7 +147,7 @@ def _sample(row: dict[str, Any], seed: int) -> Sample:
 
 
 def _chosen(
-    rows: Iterable[Sample], algorithms: set[str], sizes: set[int], limit: int | None
+    rows: Iterable[Sample], algorithms: set[str], sizes: set[int], most: Mapping[str, int | None]
 ) -> Iterator[Sample]:
     taken: dict[tuple[str, int, int], int] = {}
     for row in rows:
@@ -151,5 +155,6 @@ def _chosen(
             continue
         place = row[:3]
         taken[place] = taken.get(place, 0) + 1
+        limit = most[row.algorithm]
         if limit is None or taken[place] <= limit:
             yield row
