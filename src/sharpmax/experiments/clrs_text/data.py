@@ -69,7 +69,8 @@ def read(
             f"{place} is no folder of CLRS-Text: make one with sharpmax clrs generate, or give "
             f"{PUBLISHED[split]}"
         )
-    most = defaultdict(lambda: limit, limits or {})
+    most: dict[str, int | None] = defaultdict(lambda: limit)
+    most.update(limits or {})
     samples = list(_chosen(rows, set(algorithms), set(sizes), most))
     if not samples:
         raise UserError(f"{place} has no samples of the algorithms and sizes that were asked for")
