@@ -5,12 +5,12 @@ made from the committed results alone. `make claims` after a result has changed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from claim_numbers import AGAIN
 from claim_own_rows import OURS
 from claim_rows import PAPERS, Claim
+from marked import filled, markdown
 
 from sharpmax import report
 from sharpmax._errors import UserError
@@ -18,7 +18,7 @@ from sharpmax._files import write_atomically
 from sharpmax.report.calibration import Calibration
 from sharpmax.results import Provenance, Result
 
-BEGIN, END = "<!-- claims begin -->", "<!-- claims end -->"
+MARK = "claims"
 NOT_RUN = "not run yet"
 NOTHING = "—"
 
@@ -101,11 +101,6 @@ def cells(claim: Claim, results: Results, *, paper: bool) -> list[str]:
     ]
 
 
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *lines])
-
-
 def whole(results: Results) -> str:
     """Both tables of docs/reproduce.md."""
     rest = ["ours", "command", "took", "result, made by"]
@@ -137,21 +132,12 @@ def _page(claim: Claim) -> str:
 PAGES = {Path("docs") / "reproduce.md": whole, Path("README.md"): brief}
 
 
-def replaced(text: str, table: str) -> str:
-    """The page with the table between its marks; as it is if it has none."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        return text
-    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
-
-
 def main(root: Path) -> None:
     results = Results(root / "results")
     for name, table in PAGES.items():
         page = root / name
         old = page.read_text("utf-8")
-        new = replaced(old, table(results)) if BEGIN in old else old
+        new = filled(old, MARK, table(results))
         if new != old:
             write_atomically(page, new.encode())
             print(f"Written: {name}")

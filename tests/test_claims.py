@@ -14,11 +14,13 @@ import pytest
 from claim_numbers import AGAIN
 from claim_own_rows import OURS
 from claim_rows import PAPERS
+from marked import filled
 
 from plot.synthetic import figure8
 from sharpmax.experiments.max_retrieval.paper import TABLE1
 from sharpmax.results import Result
 
+BEGIN, END = "<!-- claims begin -->", "<!-- claims end -->"
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 ALL = (*PAPERS, *OURS)
@@ -50,13 +52,13 @@ def change(path: Path, edit) -> None:
 def test_committed_pages_are_up_to_date(name):
     """If this fails: make claims."""
     text = (ROOT / name).read_text("utf-8")
-    assert claims.replaced(text, claims.PAGES[name](claims.Results(RESULTS))) == text
+    assert filled(text, claims.MARK, claims.PAGES[name](claims.Results(RESULTS))) == text
 
 
 def test_the_page_has_the_table():
     text = (ROOT / "docs" / "reproduce.md").read_text("utf-8")
-    assert claims.BEGIN in text
-    assert claims.END in text
+    assert BEGIN in text
+    assert END in text
     assert all(claim.text in text for claim in ALL)
 
 
@@ -160,9 +162,9 @@ def test_benchmarks_of_the_old_format_are_to_be_measured_again(results):
 
 
 def test_a_page_without_marks_is_left_alone():
-    assert claims.replaced("# A page\n", "table") == "# A page\n"
-    assert claims.replaced(f"{claims.BEGIN}\nold\n", "table") == f"{claims.BEGIN}\nold\n"
-    assert "table" in claims.replaced(f"a {claims.BEGIN} old {claims.END} b", "table")
+    assert filled("# A page\n", claims.MARK, "table") == "# A page\n"
+    assert filled(f"{BEGIN}\nold\n", claims.MARK, "table") == f"{BEGIN}\nold\n"
+    assert "table" in filled(f"a {BEGIN} old {END} b", claims.MARK, "table")
 
 
 def test_the_readme_has_few_rows():
@@ -184,7 +186,7 @@ def test_a_damaged_file_gives_one_clear_line(results, damage):
     root = results.parent
     (root / "docs").mkdir()
     for name in claims.PAGES:
-        (root / name).write_text(f"{claims.BEGIN}\n{claims.END}\n", "utf-8")
+        (root / name).write_text(f"{BEGIN}\n{END}\n", "utf-8")
     broken = results / "figure6.json"
     broken.write_bytes(damage(broken.read_bytes()))
     command = [sys.executable, str(ROOT / "docs" / "claims.py"), str(root)]
@@ -193,4 +195,4 @@ def test_a_damaged_file_gives_one_clear_line(results, damage):
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert "figure6.json is damaged" in line
-    assert (root / "README.md").read_text("utf-8") == f"{claims.BEGIN}\n{claims.END}\n"
+    assert (root / "README.md").read_text("utf-8") == f"{BEGIN}\n{END}\n"

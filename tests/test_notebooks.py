@@ -25,15 +25,18 @@ def read(path: Path) -> nbformat.NotebookNode:
     return nbformat.read(path, as_version=4)
 
 
-def require_same(old: str, new: str) -> None:
-    """The same words, and the same numbers but for one unit of the last decimal: a machine may
-    round otherwise. Whole numbers must be equal.
+def differs(old: str, new: str) -> bool:
+    """Other words, or other numbers by more than one unit of the last decimal: a machine may round
+    otherwise. Whole numbers must be equal.
     """
-    assert NUMBER.sub("#", old) == NUMBER.sub("#", new), f"{new!r} instead of {old!r}"
+    if NUMBER.sub("#", old) != NUMBER.sub("#", new):
+        return True
     for before, after in zip(NUMBER.finditer(old), NUMBER.finditer(new), strict=True):
         unit = 10.0 ** -len(before.group(1)) if before.group(1) else 0.0
         values = [float(found.group().replace(",", "")) for found in (before, after)]
-        assert abs(values[0] - values[1]) <= unit + SLACK, f"{new!r} instead of {old!r}"
+        if abs(values[0] - values[1]) > unit + SLACK:
+            return True
+    return False
 
 
 def words(cell: nbformat.NotebookNode) -> str:
@@ -61,7 +64,7 @@ def test_a_notebook_says_what_the_committed_one_says(path, tmp_path):
     for before, after in zip(old.cells, new.cells, strict=True):
         assert before.source == after.source
         assert pictures(before) == pictures(after), before.source
-        require_same(words(before), words(after))
+        assert not differs(words(before), words(after)), f"{words(after)!r} for {words(before)!r}"
 
 
 def test_there_are_two():
@@ -107,7 +110,7 @@ def with_output(**output: object) -> nbformat.NotebookNode:
         ({"output_type": "stream", "name": "stdout", "text": r"in C:\Users\ann\x"}, "C:"),
         ({"output_type": "stream", "name": "stderr", "text": "FutureWarning: x"}, "FutureWarning"),
         ({"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": []}, "no"),
-        ({"output_type": "execute_result", "data": {"text/plain": "/tmp/a/b"}}, "'/tmp/a/b'"),
+        ({"output_type": "execute_result", "data": {"text/plain": "/srv/a/b"}}, "'/srv/a/b'"),
     ],
 )
 def test_what_is_of_one_machine_is_refused(output, said):
@@ -127,9 +130,8 @@ def test_what_is_of_every_machine_stays():
     [("0.25 nats", "0.27 nats"), ("9 heads", "8 heads"), ("a 1.0", "b 1.0"), ("1.0", "1.0 2.0")],
 )
 def test_a_difference_is_found(old, new):
-    with pytest.raises(AssertionError, match="instead of"):
-        require_same(old, new)
+    assert differs(old, new)
 
 
 def test_rounding_is_no_difference():
-    require_same("2,507 tokens: 0.25, -1.5", "2,507 tokens: 0.26, -1.4")
+    assert not differs("2,507 tokens: 0.25, -1.5", "2,507 tokens: 0.26, -1.4")

@@ -3,7 +3,8 @@
 Queries are multiplied by keys once: a block's logits are kept, in tiles, from there to the product
 with the values, so that a second exponential costs little; the temperature of a row is found
 between the two. Products are those of the BLAS that SciPy brings; each touches a tile that the
-nearest cache still holds.
+nearest cache still holds. All of it is in one file, since numba's cache notices changes of the file
+of `survey` and `weigh` alone, and would go on with what it had compiled of another.
 
 Logits are in bits, a weight is 2**(factor * (logit - top)): no underflow is slow in base 2.
 """
