@@ -58,8 +58,9 @@ def train(
     vocabulary: Annotated[
         str | None,
         typer.Option(
-            help="For small: characters or pieces. Default: pieces.",
-            metavar="characters|pieces",
+            help="For small: characters, pieces (digit by digit) or pairs (of digits). Default: "
+            "pairs.",
+            metavar="characters|pieces|pairs",
             show_default=False,
         ),
     ] = None,
@@ -67,7 +68,7 @@ def train(
         str | None,
         typer.Option(
             help="For small: what differs from width=128,layers=4,heads=4,key_heads=4,"
-            "head_size=32,inner=512,context=8192,rope_theta=10000.",
+            "head_size=32,inner=256,context=8192,rope_theta=10000.",
             show_default=False,
         ),
     ] = None,
@@ -75,7 +76,7 @@ def train(
     batch: Annotated[int | None, typer.Option(help="Samples a step.", show_default=False)] = None,
     micro: Annotated[
         int | None,
-        typer.Option(help="Samples at a time, over all devices.", show_default=False),
+        typer.Option(help="Samples at a time, at most, over all devices.", show_default=False),
     ] = None,
     optimiser: Annotated[
         str | None,

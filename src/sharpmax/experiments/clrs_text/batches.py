@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 IGNORED = -100
 """The label of a token that is not part of an answer."""
+NEARLY = 0.6
+"""The least share of the longest sample's length that another may have to be computed with it."""
 
 
 class Batch(NamedTuple):
@@ -74,10 +76,23 @@ class Schedule:
         return np.random.default_rng((self.seed, largest, epoch)).permutation(pool)
 
 
-def cut(examples: Sequence[Example], micro: int) -> list[list[Example]]:
-    """Sorted by length, `micro` at a time: those computed together are nearly of one length."""
-    ordered = sorted(examples, key=lambda example: example.length)
-    return [ordered[at : at + micro] for at in range(0, len(ordered), micro)]
+def cut(examples: Sequence[Example], micro: int, together: int = 1) -> list[list[Example]]:
+    """Sorted by length, at most `micro` at a time and only what is nearly of one length, since
+    padding is computed too; `together`, and multiples of it, are never parted.
+    """
+    ordered = sorted(examples, key=lambda example: example.length, reverse=True)
+    groups: list[list[Example]] = []
+    for at in range(0, len(ordered), together):
+        some = ordered[at : at + together]
+        if (
+            groups
+            and len(groups[-1]) + len(some) <= micro
+            and some[-1].length >= NEARLY * groups[-1][0].length
+        ):
+            groups[-1].extend(some)
+        else:
+            groups.append(some)
+    return groups
 
 
 def collate(examples: Sequence[Example], pad: int) -> Batch:

@@ -27,7 +27,7 @@ class Shape:
     heads: int = 4
     key_heads: int = 4
     head_size: int = 32
-    inner: int = 512
+    inner: int = 256
     """Width of the feed-forward layers."""
     context: int = 8192
     rope_theta: float = 10_000.0
@@ -43,18 +43,18 @@ class Training:
     """Or a folder, or a name on the hub: then its weights are where training begins."""
     shape: Shape = field(default_factory=Shape)
     """Of the small model."""
-    vocabulary: str = "pieces"
+    vocabulary: str = "pairs"
     """Of the small model; others bring their own tokenizer."""
     steps: int = 20_000
     batch: int = 32
     """Samples a step."""
     micro: int = 16
-    """Samples at a time, on each device: those of a step are sorted by length and cut so."""
+    """Samples at a time, over all devices, at most: those of nearly one length are taken together."""
     optimiser: str = "adamw"
     """One of `OPTIMISERS`."""
     learning_rate: float = 1e-3
     warm_up: int = 100
-    """Steps in which the rate rises; it then falls to a tenth like a cosine."""
+    """Steps in which the rate rises; it then falls to 0 like a cosine."""
     decay: float = 0.1
     clip: float = 1.0
     """The largest norm of a gradient."""
@@ -69,7 +69,7 @@ class Training:
     def rate(self, step: int) -> float:
         """The learning rate of a step."""
         rising = min((step + 1) / self.warm_up, 1.0) if self.warm_up else 1.0
-        falling = 0.1 + 0.9 * (1 + math.cos(math.pi * step / self.steps)) / 2
+        falling = (1 + math.cos(math.pi * step / self.steps)) / 2
         return self.learning_rate * rising * falling
 
     @property

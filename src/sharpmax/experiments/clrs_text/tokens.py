@@ -1,10 +1,11 @@
-"""Texts as tokens: in two small vocabularies made for CLRS-Text, or as a model's own tokenizer has
-them.
+"""Texts as tokens: in small vocabularies made for CLRS-Text, or as a model's own tokenizer has them.
 
 `characters` has a token a character. `pieces` keeps words, the beginnings of numbers and common
 punctuation whole, and has a token for each further digit: as Gemma's tokenizer, it spells numbers
-digit by digit, in about half as many tokens as there are characters. Both are ordinary Hugging Face
-tokenizers, saved beside a trained model.
+digit by digit, in about half as many tokens as there are characters. `pairs` takes the digits of a
+fraction together, `0.4` and `17`: two tokens for nearly every number, so that a number's place in a
+list can be told from where its tokens stand, and a third fewer tokens again. All are ordinary
+Hugging Face tokenizers, saved beside a trained model.
 
 Question and answer are tokenised apart and joined: what a model is asked when it is tested is what
 it was asked when it was trained, whatever a tokenizer would merge across the border.
@@ -35,20 +36,29 @@ WORDS = (
     *("target", "topo", "topo_head"),
 )
 """Of the questions: the algorithms, and the names of what goes in and comes out."""
-SIGNS = (
-    ":\n",
-    "]\n",
-    ": [",
-    "], [",
-    ", ",
-    "0.",
-    " 0.",
-    "-0.",
-    " -0.",
-    *(f" {n}" for n in range(10)),
-)
-VOCABULARIES: dict[str, tuple[str, ...]] = {"characters": (), "pieces": (*WORDS, *SIGNS)}
-"""By name: what is one token besides every character."""
+SIGNS = (":\n", "]\n", ": [", "], [", ", ", *(f" {n}" for n in range(10)))
+FRACTIONS = ("0.", " 0.", "-0.", " -0.")
+"""What a number below 1 begins with."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What is one token besides every character."""
+
+    whole: tuple[str, ...] = ()
+    pairs: bool = False
+    """Whether the second and third decimal are one token."""
+
+
+VOCABULARIES = {
+    "characters": Vocabulary(),
+    "pieces": Vocabulary((*WORDS, *SIGNS, *FRACTIONS)),
+    "pairs": Vocabulary(
+        (*WORDS, *SIGNS, *(f"{begin}{n}" for begin in FRACTIONS for n in range(10))), pairs=True
+    ),
+}
+"""By name."""
+PAIRS = tuple(f"{n:02}" for n in range(100))
 
 
 @dataclass(frozen=True)
@@ -125,11 +135,14 @@ def made(name: str) -> Tokens:
     """One of `VOCABULARIES`."""
     if name not in VOCABULARIES:
         raise UserError(f"unknown vocabulary {name!r}: expected one of {', '.join(VOCABULARIES)}")
-    known = [PAD, BEGIN, END, *CHARACTERS, *VOCABULARIES[name]]
-    known = list(dict.fromkeys(known))
+    vocabulary = VOCABULARIES[name]
+    pairs = PAIRS if vocabulary.pairs else ()
+    known = list(dict.fromkeys([PAD, BEGIN, END, *CHARACTERS, *vocabulary.whole, *pairs]))
     # The longest first: `topo_head` is not `topo` and the rest.
-    whole = sorted((*VOCABULARIES[name], END), key=len, reverse=True)
-    pattern = "|".join([*(_piece(piece) for piece in whole), r"[\s\S]"])
+    whole = sorted((*vocabulary.whole, END), key=len, reverse=True)
+    # Pairs after a first decimal only: numbers of items are spelled digit by digit.
+    patterns = [r"(?<=\.\d)\d\d"] if pairs else []
+    pattern = "|".join([*patterns, *(_piece(piece) for piece in whole), r"[\s\S]"])
     backend = Tokenizer(models.WordLevel({piece: place for place, piece in enumerate(known)}))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "isolated")
     backend.decoder = decoders.Fuse()

@@ -119,7 +119,7 @@ def _train(
             torch.manual_seed(hash((job.seed, step)) % 2**63)  # of dropout, where a model has it
             # Tokenised when they are needed: two million samples would not fit into memory twice.
             examples = ready.tokens.examples([samples[place] for place in schedule.at(step)])
-            groups = cut(examples, training.micro)
+            groups = cut(examples, training.micro, accelerator.num_processes)
             for group in (group for one in steppers for group in one.param_groups):
                 group["lr"] = training.rate(step)
             loss = advance(accelerator, wrapped, steppers, groups, ready.tokens.pad, training.clip)
@@ -203,17 +203,21 @@ def _accelerator(training: Training) -> Accelerator:
     if training.precision == "bfloat16" and not half and torch.cuda.is_available():
         raise UserError("precision bfloat16: this GPU does not have it; use float32")
     wanted = training.precision == "bfloat16" or (training.precision == "auto" and half)
-    accelerator = Accelerator(mixed_precision="bf16" if wanted else "no")
+    # Without `cpu` several processes without an accelerator would each take themselves for the only
+    # one.
+    accelerator = Accelerator(
+        mixed_precision="bf16" if wanted else "no", cpu=not torch.accelerator.is_available()
+    )
     if accelerator.distributed_type not in ALONE_OR_COPIES:
         raise UserError(
             f"accelerate is set to {accelerator.distributed_type.value}, which splits a model: "
             "sharpmax trains on one device, or a copy on each of several"
         )
     processes = accelerator.num_processes
-    if training.batch % training.micro or training.micro % processes:
+    if training.batch % processes or training.micro % processes:
         raise UserError(
             f"a batch of {training.batch} samples, {training.micro} at a time, on {processes} "
-            "devices: each must be a multiple of the next"
+            "devices: both must be multiples of the number of devices"
         )
     return accelerator
 
