@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -154,6 +155,8 @@ def train(
             job = training.Job(one, seed, source, out)
             with _losses(f"{one.attention}, seed {seed}", one.steps) as progress:
                 result = training.run(job, progress=progress, checkpoint_every=checkpoint_every)
+            if os.environ.get("RANK", "0") != "0":  # of several processes the first one speaks
+                continue
             loss, seconds = (result.measurements[name] for name in ("last_loss", "seconds"))
             typer.echo(f"{job.folder}: loss {loss:.4f} at the end, {seconds / 60:.1f} minutes")
 

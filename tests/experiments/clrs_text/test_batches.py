@@ -36,12 +36,27 @@ def test_a_step_depends_on_nothing_but_its_number():
     assert [other.at(step) for step in (19, 7, 0)] == [before[19], before[7], before[0]]
 
 
+def lengths(*sizes):
+    return [Example((0,) * (size - 1), (1,)) for size in sizes]
+
+
 def test_a_step_is_cut_by_length():
     groups = cut(EXAMPLES[:7], 2)
     assert [len(some) for some in groups] == [2, 2, 2, 1]
     ordered = [one for some in groups for one in some]
-    assert ordered == sorted(EXAMPLES[:7], key=lambda one: one.length)
+    assert ordered == sorted(EXAMPLES[:7], key=lambda one: one.length, reverse=True)
     assert ordered != EXAMPLES[:7]
+
+
+def test_what_is_of_another_length_is_computed_apart():
+    found = cut(lengths(6, 100, 60, 7, 59, 10, 5), 4)
+    assert [[one.length for one in some] for some in found] == [[100, 60], [59], [10, 7, 6], [5]]
+
+
+def test_what_goes_to_several_devices_stays_together():
+    found = cut(lengths(100, 7, 60, 59, 10, 6), 4, together=2)
+    assert [[one.length for one in some] for some in found] == [[100, 60], [59, 10], [7, 6]]
+    assert all(len(some) % 2 == 0 for some in cut(EXAMPLES, 6, together=2))
 
 
 def test_sizes_are_let_in_from_the_smallest():
@@ -63,5 +78,5 @@ def test_labels_are_what_follows_and_only_of_answers():
 @pytest.mark.parametrize("step", [0, 99])
 def test_the_rate_rises_and_falls(step):
     training = replace(PLAIN, warm_up=10, learning_rate=1.0)
-    assert training.rate(step) == pytest.approx({0: 0.1, 99: 0.1}[step], abs=1e-3)
+    assert training.rate(step) == pytest.approx({0: 0.1, 99: 0.0}[step], abs=1e-3)
     assert training.rate(10) > 0.95

@@ -41,6 +41,17 @@ def test_pieces_are_few_and_spell_numbers_by_digits():
     assert made.tokenizer.convert_ids_to_tokens(one.answer) == ["1", "1", "\n\n"]
 
 
+def test_pairs_take_two_tokens_for_a_fraction_and_spell_indices():
+    text = "minimum:\nkey: [0.072 0.41 -0.417 0.5]\nmin:\n"
+    made = tokens.made("pairs")
+    (one,) = made.examples([Sample("minimum", 4, 0, text, "11\n\n")])
+    assert made.tokenizer.convert_ids_to_tokens(one.question)[1:] == [
+        *("minimum", ":\n", "key", ": [", "0.0", "72", " 0.4", "1", " -0.4", "17", " 0.5", "]\n"),
+        *("min", ":\n"),
+    ]
+    assert made.tokenizer.convert_ids_to_tokens(one.answer) == ["1", "1", "\n\n"]
+
+
 def test_only_the_answer_to_the_letter_is_right():
     sample = Sample("minimum", 12, 0, "?", "11\n\n")
     made = tokens.made("characters")

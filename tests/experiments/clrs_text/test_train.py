@@ -26,7 +26,7 @@ from sharpmax.experiments.clrs_text.arms import trained_with
 from sharpmax.experiments.clrs_text.batches import collate
 from sharpmax.experiments.clrs_text.data import Sample
 from sharpmax.experiments.clrs_text.model import begun
-from sharpmax.experiments.clrs_text.settings import Shape, check, shape_of
+from sharpmax.experiments.clrs_text.settings import Shape, check, check_shares, shape_of
 from sharpmax.hf import attention
 from sharpmax.results import Result
 from sharpmax.torch import scaled_dot_product_attention
@@ -156,6 +156,7 @@ import sys, time
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
+from accelerate import PartialState
 from clrs_text.small import job
 from sharpmax.experiments.clrs_text import train
 def wait(step, loss):
@@ -248,9 +249,11 @@ def test_shapes_are_read_from_a_line():
         shape_of("depth=2")
 
 
-def test_a_step_must_be_shared_out_evenly(tmp_path):
-    with pytest.raises(UserError, match="a batch of 4 samples, 3 at a time, on 1 devices"):
-        train.run(job(tmp_path, micro=3))
+def test_a_step_must_be_shared_out_evenly():
+    check_shares(replace(TINY, batch=4, micro=2), 2)
+    for changes in ({"micro": 3}, {"batch": 5}):
+        with pytest.raises(UserError, match=r"samples, . at a time, on 2 devices: both must be"):
+            check_shares(replace(TINY, **changes), 2)
 
 
 def test_gemma_2b_in_small_is_fine_tuned_with_its_own_tokenizer(tmp_path):
@@ -283,26 +286,25 @@ import sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
+from accelerate import PartialState
 from clrs_text.small import job
 from sharpmax.experiments.clrs_text import train
 train.run(job(Path(sys.argv[1]), attention="adaptive"), checkpoint_every=2)
+state = PartialState()
+(Path(sys.argv[1]) / f"{state.process_index} of {state.num_processes}").touch()
 """
 
 
 def test_two_processes_find_the_same_losses(whole, tmp_path):
-    """By `accelerate launch`, each with half of every step's samples."""
+    """Each with half of every step's samples."""
     tests = Path(__file__).parents[2]
     script = tmp_path / "script.py"
     script.write_text(PROCESSES)
-    command = [
-        Path(sys.executable).with_name("accelerate"),
-        "launch",
-        "--cpu",
-        "--num_processes",
-        "2",
-    ]
     done = subprocess.run(
-        [*command, "--num_machines", "1", "--main_process_port", "0", script, str(tmp_path)],
+        [
+            *(sys.executable, "-m", "torch.distributed.run"),
+            *("--standalone", "--nproc_per_node", "2", script, tmp_path),
+        ],
         env={
             "PATH": str(Path(sys.executable).parent),
             "HOME": str(tmp_path),
@@ -314,5 +316,6 @@ def test_two_processes_find_the_same_losses(whole, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
+    assert {path.name for path in tmp_path.glob("* of *")} == {"0 of 2", "1 of 2"}
     result = Result.load(job(tmp_path, attention="adaptive").record)
     np.testing.assert_allclose(result.arrays["losses"], whole[1].arrays["losses"], rtol=1e-4)

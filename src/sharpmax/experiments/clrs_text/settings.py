@@ -120,3 +120,12 @@ def check(training: Training) -> None:
         raise UserError(f"growing is a share of the steps below 1, got {training.growing}")
     if training.learning_rate <= 0:
         raise UserError(f"the learning rate must be above 0, got {training.learning_rate}")
+
+
+def check_shares(training: Training, processes: int) -> None:
+    """Refuse steps that cannot be shared out evenly."""
+    if training.batch % processes or training.micro % processes:
+        raise UserError(
+            f"a batch of {training.batch} samples, {training.micro} at a time, on {processes} "
+            "devices: both must be multiples of the number of devices"
+        )

@@ -37,7 +37,7 @@ from sharpmax.experiments.clrs_text.batches import (
 from sharpmax.experiments.clrs_text.checkpoint import State
 from sharpmax.experiments.clrs_text.data import Sample, Source
 from sharpmax.experiments.clrs_text.model import begun, check_room, save
-from sharpmax.experiments.clrs_text.settings import Training, check
+from sharpmax.experiments.clrs_text.settings import Training, check, check_shares
 from sharpmax.experiments.clrs_text.tokens import Example
 from sharpmax.results import Result, Stopwatch
 
@@ -213,12 +213,7 @@ def _accelerator(training: Training) -> Accelerator:
             f"accelerate is set to {accelerator.distributed_type.value}, which splits a model: "
             "sharpmax trains on one device, or a copy on each of several"
         )
-    processes = accelerator.num_processes
-    if training.batch % processes or training.micro % processes:
-        raise UserError(
-            f"a batch of {training.batch} samples, {training.micro} at a time, on {processes} "
-            "devices: both must be multiples of the number of devices"
-        )
+    check_shares(training, accelerator.num_processes)
     return accelerator
 
 
