@@ -10,7 +10,13 @@ from sharpmax.results import Result, Stopwatch
 def curve(sizes: list[int], slope: float) -> dict[str, object]:
     mean = [max(0.0, 1 - slope * size / 64) for size in sizes]
     spread = [0.02] * len(sizes)
-    return {"mean": mean, "std_tests": spread, "std_trainings": spread, "mean_entropy": mean}
+    return {
+        "mean": mean,
+        "mean_familiar": mean,
+        "std_tests": spread,
+        "std_trainings": spread,
+        "mean_entropy": mean,
+    }
 
 
 def figure8(algorithms: int = 8) -> Result:
@@ -20,7 +26,13 @@ def figure8(algorithms: int = 8) -> Result:
     for name in ALGORITHMS[:algorithms]:
         sizes = list(TEST_SIZES[name])
         arms = {arm: curve(sizes, slope) for arm, slope in slopes.items()}
-        panels[name] = {"sizes": sizes, "train_sizes": list(TRAIN_SIZES[name]), "arms": arms}
+        largest = max(TRAIN_SIZES[name])
+        panels[name] = {
+            "sizes": sizes,
+            "train_sizes": list(TRAIN_SIZES[name]),
+            "familiar": [min(1.0, largest / size) for size in sizes],
+            "arms": arms,
+        }
     return Result(
         kind="figure8",
         config={},

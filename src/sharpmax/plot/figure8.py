@@ -25,7 +25,11 @@ SHORT = {"find_maximum_subarray_kadane": "kadane", "strongly_connected_component
 
 
 def draw(result: Result) -> Figure:
-    """Mean over trainings and test sets; the band is the standard deviation over test sets."""
+    """Mean over trainings and test sets; the band is the standard deviation over test sets.
+
+    The thin line is the share of answers that name only items which problems of the sizes trained
+    at have.
+    """
     found = result.measurements
     algorithms = found["algorithms"]
     columns = min(COLUMNS, max(3, math.ceil(math.sqrt(len(algorithms)))), max(1, len(algorithms)))
@@ -60,6 +64,9 @@ def _panel(axes: Axes, name: str, one: dict[str, Any], labels: dict[str, str]) -
     for trained in one["train_sizes"]:
         axes.axvline(trained, color=style.SHADE, lw=3, zorder=0)
     axes.plot([], [], color=style.SHADE, lw=3, label="trained at these sizes")
+    if min(one["familiar"]) < 1:
+        axes.plot(sizes, one["familiar"], color=style.MUTED, lw=1, zorder=1)
+    axes.plot([], [], color=style.MUTED, lw=1, label="answers of items seen in training")
     for place, (arm, curve) in enumerate(one["arms"].items()):
         look: dict[str, Any] = LOOKS[place % len(LOOKS)]
         mean = np.asarray(curve["mean"])

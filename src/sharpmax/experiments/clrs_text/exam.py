@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from sharpmax.experiments.clrs_text.model import Ready, check_room, opened
 from sharpmax.experiments.clrs_text.tokens import Example
 from sharpmax.hf import passes
 from sharpmax.results import Result
+
+WHOLE_NUMBER = r"(?<![\d.])\d+(?![\d.])"
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,15 @@ def finished(folder: Path) -> list[Trained]:
     return [Trained(path.parent, Result.load(path)) for path in records]
 
 
+def is_familiar(sample: Sample, trained_to: int) -> bool:
+    """Whether an answer names no item that problems of the sizes trained at do not have.
+
+    A model that was trained on up to 16 items was never asked to say `16`: that it does not is
+    another failure than dispersion.
+    """
+    return all(int(index) < trained_to for index in re.findall(WHOLE_NUMBER, sample.answer))
+
+
 @dataclass(frozen=True)
 class Exam:
     """How to test."""
@@ -75,7 +87,7 @@ class Exam:
             some = [sample for sample in self.samples if sample.algorithm == algorithm]
             subject = self._subject(ready, trained, algorithm)
             with arm.testing(subject):
-                found["right"][algorithm] = self._right(ready, some, answered)
+                found["right"][algorithm] = self._right(ready, some, subject.trained_to, answered)
                 found["entropy"][algorithm] = self._entropy(ready, some)
             found["notes"][algorithm] = subject.notes
         return found
@@ -90,9 +102,15 @@ class Exam:
         )
 
     def _right(
-        self, ready: Ready, samples: list[Sample], answered: Callable[[int], None]
+        self,
+        ready: Ready,
+        samples: list[Sample],
+        trained_to: int,
+        answered: Callable[[int], None],
     ) -> dict[str, dict[str, list[int]]]:
-        """By size and test seed: how many answers were right, and how many were asked for."""
+        """By size and test seed: how many answers were right, and how many were asked for; then the
+        same of those whose answer is familiar.
+        """
         said = decode.answers(
             ready.model,
             ready.tokens.examples(samples),
@@ -100,13 +118,15 @@ class Exam:
             batch=self.batch,
             answered=answered,
         )
-        right: dict[str, dict[str, list[int]]] = {}
+        found: dict[str, dict[str, list[int]]] = {}
         for sample, tokens in zip(samples, said, strict=True):
-            by_seed = right.setdefault(str(sample.size), {})
-            counts = by_seed.setdefault(str(sample.seed), [0, 0])
-            counts[0] += ready.tokens.is_right(sample, tokens)
-            counts[1] += 1
-        return right
+            by_seed = found.setdefault(str(sample.size), {})
+            counts = by_seed.setdefault(str(sample.seed), [0, 0, 0, 0])
+            right = ready.tokens.is_right(sample, tokens)
+            known = is_familiar(sample, trained_to)
+            for place, one in enumerate((right, True, right and known, known)):
+                counts[place] += one
+        return found
 
     def _entropy(self, ready: Ready, samples: list[Sample]) -> dict[str, Any]:
         """By size, [layer, head]: the mean over some questions, at their last token."""

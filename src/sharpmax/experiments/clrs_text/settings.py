@@ -49,7 +49,7 @@ class Training:
     batch: int = 32
     """Samples a step."""
     micro: int = 16
-    """Samples at a time, over all devices, at most: those of nearly one length are taken together."""
+    """Samples at a time, over all devices, at most: only those of nearly one length."""
     optimiser: str = "adamw"
     """One of `OPTIMISERS`."""
     learning_rate: float = 1e-3

@@ -1,4 +1,4 @@
-"""Texts as tokens: in small vocabularies made for CLRS-Text, or as a model's own tokenizer has them.
+"""Texts as tokens: in small vocabularies made for CLRS-Text, or as a model's own tokenizer cuts.
 
 `characters` has a token a character. `pieces` keeps words, the beginnings of numbers and common
 punctuation whole, and has a token for each further digit: as Gemma's tokenizer, it spells numbers
