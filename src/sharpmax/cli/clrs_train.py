@@ -106,7 +106,7 @@ def train(
 
     The loss is that of the answers. Each training has a folder in OUT with its model, its losses
     and a checkpoint: repeat a command that was stopped, and it goes on. For several devices or
-    machines, start it with accelerate launch.
+    machines, start it with accelerate launch, or on CPUs with torchrun.
     """
     import torch
 

@@ -1,7 +1,7 @@
 """Fine-tune a decoder on CLRS-Text, to the same losses however often it is killed.
 
 The loss is the cross-entropy of the answer's tokens, every answer weighing the same. One process on
-one device, or several by `accelerate launch`: each takes its part of a step's samples, and the
+one device, or several by `accelerate launch` or torchrun: each takes its part of a step's samples, and the
 gradients are those of all.
 """
 
