@@ -290,6 +290,7 @@ from accelerate import PartialState
 from clrs_text.small import job
 from sharpmax.experiments.clrs_text import train
 train.run(job(Path(sys.argv[1]), attention="adaptive"), checkpoint_every=2)
+train.run(job(Path(sys.argv[1]), optimiser="muon"))
 state = PartialState()
 (Path(sys.argv[1]) / f"{state.process_index} of {state.num_processes}").touch()
 """
@@ -319,3 +320,6 @@ def test_two_processes_find_the_same_losses(whole, tmp_path):
     assert {path.name for path in tmp_path.glob("* of *")} == {"0 of 2", "1 of 2"}
     result = Result.load(job(tmp_path, attention="adaptive").record)
     np.testing.assert_allclose(result.arrays["losses"], whole[1].arrays["losses"], rtol=1e-4)
+    muon = Result.load(job(tmp_path).record)
+    alone = train.run(job(tmp_path / "alone", optimiser="muon"))
+    np.testing.assert_allclose(muon.arrays["losses"], alone.arrays["losses"], rtol=1e-4)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.optim import AdamW, Optimizer
 
 from sharpmax.experiments.clrs_text.settings import Training
@@ -36,18 +36,42 @@ class Muon(Optimizer):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            for matrix in group["params"]:
-                if matrix.grad is None:
-                    continue
-                state = self.state[matrix]
-                if not state:
-                    state["exp_avg"] = torch.zeros_like(matrix)
-                average = state["exp_avg"].lerp_(matrix.grad, 1 - MOMENTUM)
-                ahead = matrix.grad.lerp(average, MOMENTUM)  # as Nesterov looks
+            trained = [matrix for matrix in group["params"] if matrix.grad is not None]
+            for matrix, direction in zip(trained, _shared_out(trained, self._ahead), strict=True):
                 # So scaled, an entry's step is as large as AdamW's usually is, at the same rate.
                 scale = 0.2 * math.sqrt(max(matrix.shape))
                 matrix.mul_(1 - group["lr"] * group["weight_decay"])
-                matrix.add_(orthogonal(ahead), alpha=-group["lr"] * scale)
+                matrix.add_(direction, alpha=-group["lr"] * scale)
+
+    def _ahead(self, matrix: nn.Parameter) -> Tensor:
+        """The momentum, moved on by this step's gradient, as Nesterov looks at it."""
+        state = self.state[matrix]
+        if not state:
+            state["exp_avg"] = torch.zeros_like(matrix)
+        assert matrix.grad is not None
+        average = state["exp_avg"].lerp_(matrix.grad, 1 - MOMENTUM)
+        return matrix.grad.lerp(average, MOMENTUM)
+
+
+def _shared_out(
+    matrices: list[nn.Parameter], ahead: Callable[[nn.Parameter], Tensor]
+) -> Iterator[Tensor]:
+    """The orthogonal direction of each. Several processes have the same gradients: each makes some
+    directions orthogonal, which is most of the work, and gets those of the others.
+    """
+    several = distributed.is_available() and distributed.is_initialized()
+    processes = distributed.get_world_size() if several else 1
+    if processes == 1:
+        yield from (orthogonal(ahead(matrix)) for matrix in matrices)
+        return
+    every = [ahead(matrix) for matrix in matrices]
+    mine = distributed.get_rank()
+    for place, one in enumerate(every):
+        every[place] = orthogonal(one) if place % processes == mine else torch.zeros_like(one)
+    flat = torch.cat([one.flatten() for one in every])
+    distributed.all_reduce(flat)
+    parts = flat.split([one.numel() for one in every])
+    yield from (part.view_as(one) for part, one in zip(parts, every, strict=True))
 
 
 def orthogonal(matrix: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:

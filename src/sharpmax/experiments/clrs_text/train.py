@@ -1,8 +1,8 @@
 """Fine-tune a decoder on CLRS-Text, to the same losses however often it is killed.
 
 The loss is the cross-entropy of the answer's tokens, every answer weighing the same. One process on
-one device, or several by `accelerate launch` or torchrun: each takes its part of a step's samples, and the
-gradients are those of all.
+one device, or several by `accelerate launch` or torchrun: each takes its part of a step's samples,
+and the gradients are those of all.
 """
 
 from __future__ import annotations
