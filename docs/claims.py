@@ -1,5 +1,5 @@
-"""Every claim with its command and its number: the tables of docs/reproduce.md and of the README,
-made from the committed results alone. `make claims` after a result has changed.
+"""Every claim with its command and its number: the tables of docs/reproduce.md, docs/clrs.md and of
+the README, made from the committed results alone. `make claims` after a result has changed.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import clrs_results
 from claim_numbers import AGAIN
 from claim_own_rows import OURS
 from claim_rows import PAPERS, Claim
@@ -129,7 +130,11 @@ def _page(claim: Claim) -> str:
     return f"[{claim.page.partition('#')[0]}](docs/{claim.page})"
 
 
-PAGES = {Path("docs") / "reproduce.md": whole, Path("README.md"): brief}
+PAGES = {
+    Path("docs") / "reproduce.md": whole,
+    Path("docs") / "clrs.md": clrs_results.tables,
+    Path("README.md"): brief,
+}
 
 
 def main(root: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import claims
+import clrs_results
 import numpy as np
 import pytest
 from claim_numbers import AGAIN
@@ -78,7 +79,7 @@ def test_a_changed_number_changes_its_rows_only(results):
 
 def test_every_committed_result_has_a_row():
     files = {path.relative_to(RESULTS).as_posix() for path in RESULTS.rglob("*.json")}
-    files = {name for name in files if "training/" not in name}
+    files = {name for name in files if "training/" not in name and "/training." not in name}
     assert files <= {claim.file for claim in ALL}
 
 
@@ -118,6 +119,21 @@ def test_a_missing_result_is_not_run_yet_until_it_is_there(results):
     assert f"{labels['adaptive']} 60.0 ± 14.1 %, better in 8 of 8" in there
     assert f"{labels['inference']} 10.0 ± 0.0 %, better in 0 of 8" in there
     assert "trainings 1.0 h of a core" in there
+
+
+def test_the_tables_of_clrs_tell_sizes_trained_at_from_those_beyond():
+    made = figure8(algorithms=1)
+    (one,) = made.measurements["algorithms"].values()
+    inside = [size <= max(one["train_sizes"]) for size in one["sizes"]]
+    for arm, (low, high) in {"softmax": (0.5, 0.1), "adaptive": (0.7, 0.3)}.items():
+        row = np.where(inside, low, high)
+        one["arms"][arm]["accuracy"] = [[row.tolist()] * 2, [(row + 0.1).tolist()] * 2]
+    made.measurements["labels"].pop("inference")
+    first, second = clrs_results.table(made).splitlines()[2:]
+    assert first.startswith("| activity selector | trained at: 4, 5, 6,")
+    assert first.endswith("| 100.0 | 55.0 ± 7.1 | 75.0 ± 7.1 |")
+    assert "| beyond: 32, 33, 34, 35, 36, 37, 38, 39, 40 |" in second
+    assert second.endswith("| 15.0 ± 7.1 | 35.0 ± 7.1 |")
 
 
 def bench_torch(new: bool) -> Result:
