@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from claim_numbers import AGAIN, share
+from claim_numbers import AGAIN
 
 from sharpmax.report.numbers import counted
 from sharpmax.results import Result
@@ -82,29 +81,3 @@ def head_training(result: Result) -> str:
     speed = result.measurements["training"]
     low, high = speed["range"]
     return f"{speed['speed_up']:.1f} times as fast ({low:.1f} to {high:.1f})"
-
-
-def clrs(result: Result) -> str:
-    """Each arm beyond the sizes trained at, mean over the algorithms ± over trainings, and how
-    many algorithms it is better in than the first arm.
-    """
-    algorithms, labels = result.measurements["algorithms"], result.measurements["labels"]
-    scores = {arm: np.stack([_beyond(one, arm) for one in algorithms.values()]) for arm in labels}
-    told, first = [], next(iter(labels))
-    for arm, label in labels.items():
-        by_training = scores[arm].mean(0)
-        std = by_training.std(ddof=1) if len(by_training) > 1 else None
-        better = (scores[arm].mean(1) > scores[first].mean(1)).sum()
-        wins = "" if arm == first else f", better in {better} of {len(algorithms)}"
-        told.append(f"{label} {share(by_training.mean(), std)} %{wins}")
-    return "; ".join(told)
-
-
-def _beyond(one: dict[str, Any], arm: str) -> np.ndarray:
-    """Accuracy by training, mean over test sets and over the sizes larger than any trained at; over
-    the last size if none is.
-    """
-    largest = max(one["train_sizes"], default=0)
-    places = [place for place, size in enumerate(one["sizes"]) if size > largest]
-    accuracy = np.asarray(one["arms"][arm]["accuracy"])  # [training, test set, size]
-    return accuracy[:, :, places or [-1]].mean((1, 2))

@@ -6,7 +6,10 @@ from functools import partial
 
 import claim_costs as costs
 import claim_numbers as numbers
+import clrs_results
 from claim_rows import Claim
+
+CLRS = "sharpmax clrs evaluate build/clrs/test --trained build/clrs/models"
 
 OURS = (
     Claim(
@@ -44,6 +47,20 @@ OURS = (
         "sharpmax leaderboard --steps 15000 --track augmented --track augmented-drop-in",
         numbers.best,
         brief=True,
+    ),
+    Claim(
+        "A small Gemma learns CLRS-Text: exact match at the sizes trained at, ordinary softmax",
+        "clrs.md#our-results",
+        "figure8.json",
+        CLRS,
+        clrs_results.inside,
+    ),
+    Claim(
+        "Figure 8 with that Gemma trained from scratch, beyond these sizes",
+        "clrs.md#our-results",
+        "figure8.json",
+        CLRS,
+        clrs_results.beyond,
     ),
     Claim(
         "Few heads of SmolLM2 are worth sharpening, by answers",

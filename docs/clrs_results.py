@@ -1,6 +1,5 @@
-"""The tables of docs/clrs.md: exact match by algorithm and arm, at the sizes trained at and beyond.
-
-`make claims` writes them, from the committed results alone.
+"""CLRS-Text in numbers: the tables of docs/clrs.md and what the claims say of it; exact match by
+algorithm and arm, at the sizes trained at and beyond.
 """
 
 from __future__ import annotations
@@ -36,28 +35,59 @@ def table(result: Result) -> str:
     found = result.measurements
     rows = []
     for name, one in found["algorithms"].items():
-        largest = max(one["train_sizes"])
-        for where, inside in (("trained at", True), ("beyond", False)):
-            places = [
-                place for place, size in enumerate(one["sizes"]) if (size <= largest) == inside
-            ]
-            sizes = [one["sizes"][place] for place in places]
-            if not sizes:
+        for where, beyond in (("trained at", False), ("beyond", True)):
+            chosen = places(one, beyond=beyond)
+            if not chosen:
                 continue
-            rows.append(
-                [
-                    name.removeprefix("find_maximum_subarray_").replace("_", " "),
-                    f"{where}: {', '.join(map(str, sizes))}",
-                    share(float(np.mean([one["familiar"][place] for place in places]))),
-                    *(_mean(one["arms"][arm], places) for arm in found["labels"]),
-                ]
-            )
-    return markdown(
-        ["algorithm", "sizes", "familiar", *(f"`{arm}`" for arm in found["labels"])], rows
-    )
+            familiar = np.mean([one["familiar"][place] for place in chosen])
+            arms = (over_trainings(by_training(one, arm, beyond=beyond)) for arm in found["labels"])
+            sizes = ", ".join(str(one["sizes"][place]) for place in chosen)
+            short = name.removeprefix("find_maximum_subarray_").replace("_", " ")
+            rows.append([short, f"{where}: {sizes}", share(float(familiar)), *arms])
+    head = ["algorithm", "sizes", "familiar", *(f"`{arm}`" for arm in found["labels"])]
+    return markdown(head, rows)
 
 
-def _mean(curve: dict[str, Any], places: list[int]) -> str:
-    """Over sizes and test sets, ± over trainings."""
-    by_training = np.asarray(curve["accuracy"])[:, :, places].mean((1, 2))
-    return share(by_training.mean(), by_training.std(ddof=1) if len(by_training) > 1 else None)
+def beyond(result: Result) -> str:
+    """Each arm beyond the sizes trained at, mean over the algorithms ± over trainings, and how
+    many algorithms it is better in than the first arm.
+    """
+    algorithms, labels = result.measurements["algorithms"], result.measurements["labels"]
+    scores = {
+        arm: np.stack([by_training(one, arm, beyond=True) for one in algorithms.values()])
+        for arm in labels
+    }
+    told, first = [], next(iter(labels))
+    for arm, label in labels.items():
+        better = (scores[arm].mean(1) > scores[first].mean(1)).sum()
+        wins = "" if arm == first else f", better in {better} of {len(algorithms)}"
+        told.append(f"{label} {over_trainings(scores[arm].mean(0))} %{wins}")
+    return "; ".join(told)
+
+
+def inside(result: Result) -> str:
+    """Of the first arm, by algorithm."""
+    found = result.measurements
+    first = next(iter(found["labels"]))
+    told = [
+        f"{name.replace('_', ' ')} {over_trainings(by_training(one, first, beyond=False))}"
+        for name, one in found["algorithms"].items()
+    ]
+    return ", ".join(told) + " %"
+
+
+def over_trainings(accuracy: np.ndarray) -> str:
+    """Mean ± standard deviation, if there are several."""
+    return share(accuracy.mean(), accuracy.std(ddof=1) if len(accuracy) > 1 else None)
+
+
+def by_training(one: dict[str, Any], arm: str, *, beyond: bool) -> np.ndarray:
+    """Mean over test sets and sizes; of the last size if there are none."""
+    accuracy = np.asarray(one["arms"][arm]["accuracy"])  # [training, test set, size]
+    return accuracy[:, :, places(one, beyond=beyond) or [-1]].mean((1, 2))
+
+
+def places(one: dict[str, Any], *, beyond: bool) -> list[int]:
+    """Of the sizes up to the largest trained at, or of those beyond it."""
+    largest = max(one["train_sizes"], default=0)
+    return [place for place, size in enumerate(one["sizes"]) if (size > largest) == beyond]
