@@ -264,10 +264,11 @@ def test_gemma_2b_in_small_is_fine_tuned_with_its_own_tokenizer(tmp_path):
     losses = result.arrays["losses"]
     assert losses[0] == pytest.approx(np.log(SHRUNK["vocab_size"]), rel=0.05)
     assert losses[-1] < losses[0]
-    assert result.measurements["model"] == str(folder)
+    assert result.config["training"]["model"] == str(folder)
     assert "shape" not in result.config["training"]
     trained = AutoModelForCausalLM.from_pretrained(one.folder / "model")
     assert trained.config.num_key_value_heads == 1
+    assert result.measurements["model"] == f"Gemma of {trained.num_parameters():,} parameters"
     before = AutoModelForCausalLM.from_pretrained(folder).state_dict()
     changed = {
         name for name, one in trained.state_dict().items() if not torch.equal(one, before[name])

@@ -51,8 +51,7 @@ def begun(training: Training, seed: int) -> Ready:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = GemmaForCausalLM(config)
-    size = sum(parameter.numel() for parameter in model.parameters())
-    return Ready(model, made, f"Gemma of {size:,} parameters")
+    return Ready(model, made, _described(model))
 
 
 def opened(place: str, device: str = "cpu", dtype: str = "float32") -> Ready:
@@ -62,7 +61,14 @@ def opened(place: str, device: str = "cpu", dtype: str = "float32") -> Ready:
         raise UserError(f"{place} is {type(loaded.model).__name__}, which does not generate text")
     if loaded.tokenizer.eos_token_id is None:
         raise UserError(f"{place} has a tokenizer without an end of text: answers could not end")
-    return Ready(loaded.model, Tokens(loaded.tokenizer, loaded.name), loaded.name, loaded.notes)
+    name = _described(loaded.model) if Path(place).is_dir() else loaded.name
+    return Ready(loaded.model, Tokens(loaded.tokenizer, loaded.name), name, loaded.notes)
+
+
+def _described(model: PreTrainedModel) -> str:
+    """For models that have no name that others would know."""
+    size = sum(parameter.numel() for parameter in model.parameters())
+    return f"{model.config.model_type.capitalize()} of {size:,} parameters"
 
 
 def check_room(model: PreTrainedModel, examples: Sequence[Example]) -> None:
