@@ -79,7 +79,8 @@ def test_a_changed_number_changes_its_rows_only(results):
 
 def test_every_committed_result_has_a_row():
     files = {path.relative_to(RESULTS).as_posix() for path in RESULTS.rglob("*.json")}
-    files = {name for name in files if "training/" not in name and "/training." not in name}
+    # Trained models are what numbers are made with.
+    files = {name for name in files if "training/" not in name and not name.startswith("clrs/")}
     assert files <= {claim.file for claim in ALL}
 
 
