@@ -124,7 +124,7 @@ def test_a_folder_of_gemma_2b_goes_through_train_and_evaluate(tmp_path, capsys):
     evaluate = ["clrs", "evaluate", TEST, "--trained", out, "--arm", "adaptive", "--device", "cpu"]
     assert main([*evaluate, "--out", str(tmp_path), *common]) == 0
     found = Result.load(tmp_path / "figure8.json").measurements
-    assert found["model"] == str(folder)
+    assert found["model"].startswith("Gemma of ")
     assert Path(tmp_path / "figure8.svg").exists()
 
 
