@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import hypothesis
 import jax
@@ -18,6 +19,10 @@ if not torch.cuda.is_available():
     # Without a GPU Triton's interpreter runs the kernels. It must be told before triton is
     # imported, by whichever test comes first.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As in a shell's background. The processes that tests start and interrupt would ignore it too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 torch.set_num_threads(1)  # the tests themselves run in parallel
 jax.config.update("jax_enable_x64", True)

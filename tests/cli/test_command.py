@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import sharpmax
+from sharpmax.cli import main
 from sharpmax.results import Result
 
 
@@ -58,17 +60,26 @@ def test_help_names_every_command():
         ),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, tmp_path):
-    done = run(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("sharpmax: ")
-    assert done.stderr.count("\n") == 1
-    assert message in done.stderr
-    assert done.stdout == ""
+def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([*arguments]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("sharpmax: ")
+    assert said.err.count("\n") == 1
+    assert message in said.err
+    assert said.out == ""
     assert list(tmp_path.iterdir()) == []
 
 
-def test_reproduce_writes_three_files_and_keeps_what_is_there(tmp_path):
+def test_a_mistake_ends_the_process_as_shells_expect(tmp_path):
+    done = run("reproduce", "figure99", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("sharpmax: cannot reproduce 'figure99'")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reproduce_writes_three_files_and_keeps_what_is_there(tmp_path, capsys):
     done = run("reproduce", "figure1", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     written = [Path(line) for line in done.stdout.split()]
@@ -80,13 +91,11 @@ def test_reproduce_writes_three_files_and_keeps_what_is_there(tmp_path):
 
     before = {path: path.read_bytes() for path in written}
     (tmp_path / "figure1.json").unlink()
-    again = run("reproduce", "figure1", "--out", str(tmp_path))
-    assert again.returncode == 2
-    assert "figure1.png" in again.stderr
-    assert "exists already" in again.stderr
+    assert main(["reproduce", "figure1", "--out", str(tmp_path)]) == 2
+    assert re.search(r"figure1\.png.* exists already", capsys.readouterr().err)
     assert written[1].read_bytes() == before[written[1]]
     assert not written[0].exists()
-    assert run("reproduce", "figure1", "--out", str(tmp_path), "--overwrite").returncode == 0
+    assert main(["reproduce", "figure1", "--out", str(tmp_path), "--overwrite"]) == 0
 
 
 def test_demo_scans_a_real_model(tmp_path):
@@ -101,7 +110,6 @@ def test_demo_scans_a_real_model(tmp_path):
     for name in ("scan.png", "scan.svg", "scan.html", "figure3.png", "figure3.svg"):
         assert (tmp_path / name).stat().st_size > 0
     assert not list(tmp_path.glob("*part*"))
-    assert run("demo", "--out", str(tmp_path)).returncode == 2
 
 
 def test_demo_refuses_before_it_writes_anything(tmp_path):

@@ -60,8 +60,8 @@ def mask_of(rng, kind, queries, keys):
 
 CASES = [
     *itertools.product([(13, 29, 2)], ["none", "padding", "rows", "heads", "bias"], [False, True]),
-    *itertools.product([(29, 13, 4)], ["padding", "rows", "bias"], [False, True]),
-    *itertools.product([(1, 1, 4), (1, 19, 2), (7, 7, 1)], ["none", "rows"], [False, True]),
+    *itertools.product([(29, 13, 4)], ["padding", "rows", "bias"], [True]),
+    *itertools.product([(1, 1, 4), (1, 19, 2), (7, 7, 1)], ["none", "rows"], [True]),
     *itertools.product([(40, 40, 2)], ["none", "rows"], [True]),
 ]
 
@@ -106,9 +106,8 @@ def test_statistics_alone_are_the_same(rng):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("kv_heads", [4, 1])
-def test_without_sharpening_it_is_jax_s_own(rng, options, kv_heads):
-    arrays = [jnp.asarray(array, jnp.float32) for array in make(rng, 13, 29, kv_heads=kv_heads)]
+def test_without_sharpening_it_is_jax_s_own(rng, options):
+    arrays = [jnp.asarray(array, jnp.float32) for array in make(rng, 13, 29, kv_heads=2)]
     options = dict(options)
     if "bias" in options:
         options["bias"] = jnp.asarray(rng.normal(size=(1, 4, 13, 29)), jnp.float32)
@@ -188,6 +187,10 @@ def test_gradients(rng, causal):
         return found.output, found.stats.entropy, total, found.stats.max_weight
 
     check_grads(attend, arrays, order=1, modes=("rev",), eps=1e-6)
+
+
+def test_second_and_forward_derivatives(rng):
+    arrays = [jnp.asarray(array) for array in make(rng, 7, 9, kv_heads=2, batch=1, dim=3, spread=1)]
     check_grads(lambda *a: dot_product_attention(*a, policy=SMOOTH), arrays, order=2, eps=1e-4)
 
 

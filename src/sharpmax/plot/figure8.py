@@ -62,7 +62,7 @@ def draw(result: Result) -> Figure:
 def _panel(axes: Axes, name: str, one: dict[str, Any], labels: dict[str, str]) -> None:
     sizes = np.asarray(one["sizes"])
     for trained in one["train_sizes"]:
-        axes.axvline(trained, color=style.SHADE, lw=3, zorder=0)
+        axes.axvspan(trained - 0.5, trained + 0.5, color=style.SHADE, lw=0, zorder=0)
     axes.plot([], [], color=style.SHADE, lw=3, label="trained at these sizes")
     if min(one["familiar"]) < 1:
         axes.plot(sizes, one["familiar"], color=style.MUTED, lw=1, zorder=1)
@@ -70,7 +70,8 @@ def _panel(axes: Axes, name: str, one: dict[str, Any], labels: dict[str, str]) -
     for place, (arm, curve) in enumerate(one["arms"].items()):
         look: dict[str, Any] = LOOKS[place % len(LOOKS)]
         mean = np.asarray(curve["mean"])
-        axes.plot(sizes, mean, ms=3, lw=1.5, label=labels[arm], **look)
+        # The first arm on top: one that changes nothing would hide it.
+        axes.plot(sizes, mean, ms=3, lw=1.5, label=labels[arm], zorder=3 - 0.1 * place, **look)
         if curve["std_tests"] is not None:
             std = np.asarray(curve["std_tests"])
             axes.fill_between(sizes, mean - std, mean + std, color=look["color"], alpha=0.15, lw=0)

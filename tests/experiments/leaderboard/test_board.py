@@ -21,7 +21,7 @@ from sharpmax.experiments.max_retrieval.exam import Exam, examine
 from sharpmax.experiments.max_retrieval.train import Job, Trained, read
 
 BUDGET = Budget(
-    steps=300, tuning_steps=100, rates=(1e-3, 3e-3), seeds=(0, 1), sizes=(5, 16, 64), sets=40
+    steps=200, tuning_steps=100, rates=(1e-3, 3e-3), seeds=(0, 1), sizes=(5, 16, 64), sets=40
 )
 SMALL = Config(
     BUDGET, tasks=("max", "most-frequent"), methods=("scalable-softmax", "selective"), rounds=2
@@ -204,7 +204,8 @@ def pretended(tmp_path, monkeypatch):
 
     def trained(**said):
         ends.update({(100, 1e-3): said["short"][0], (100, 3e-3): said["short"][1]})
-        ends.update({(300, 1e-3): said["whole"][0], (300, 3e-3): said["whole"][1]})
+        whole = BUDGET.steps
+        ends.update({(whole, 1e-3): said["whole"][0], (whole, 3e-3): said["whole"][1]})
         told = unit._shares(one, lambda share: None)
         tuning = unit._tune(one, told)
         taken, given_up = unit._train(one, tuning, told)
