@@ -1,4 +1,4 @@
-"""Every kind of result that a report can be made of: what is published, and a made-up Figure 8."""
+"""Every kind of result that a report can be made of: what is published."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from plot.synthetic import figure8
 from sharpmax import report
 from sharpmax.results import Result
 
 ALL = sorted({*report.KINDS, "scan", "calibration"})
 ROOT = Path(__file__).parents[2]
-FILES = sorted([*(ROOT / "results").glob("*.json"), *(ROOT / "results" / "long").glob("*.json")])
+FILES = sorted(
+    path
+    for folder in ("results", "results/long", "results/tuned")
+    for path in (ROOT / folder).glob("*.json")
+)
 EVIL = "<script>alert(1)</script></script>&\"'\u2028\u2029<img src=x onerror=alert(1)>"
 
 
 @cache
 def everything() -> dict[str, Any]:
     """By the name of its file."""
-    named = {f"{path.parent.name}/{path.stem}": report.load(path) for path in FILES}
-    return {**named, "figure8": figure8()}
+    return {f"{path.parent.name}/{path.stem}": report.load(path) for path in FILES}
 
 
 def one_of(kind: str) -> Any:

@@ -159,6 +159,7 @@ def test_figure8_compares_at_the_sizes_beyond_training():
     result = one_of("figure8")
     measurements = copy.deepcopy(result.measurements)
     for one in measurements["algorithms"].values():
+        one["arms"]["softmax"]["mean"] = [0.5] * len(one["sizes"])
         one["arms"]["adaptive"]["mean"] = [
             1.0 if size <= max(one["train_sizes"]) else 0.0 for size in one["sizes"]
         ]
@@ -170,7 +171,7 @@ def test_figure8_compares_at_the_sizes_beyond_training():
     ]
     worse = int(
         re.search(
-            r"trained and tested” is better than “softmax” in \d of 8 algorithms and worse in (\d)",
+            r"trained and tested” is better than “softmax” in \d of 6 algorithms and worse in (\d)",
             text,
         )[1]
     )
