@@ -25,7 +25,7 @@ def tables(results: Mapping[str, Any]) -> str:
     parts = []
     for title, name in PARTS.items():
         found = results[name]
-        text = "Not run yet." if found is None else table(found)
+        text = "Not run yet." if found is None else f"{table(found)}\n\n{by_size(found)}".strip()
         parts.append(f"### {title}\n\n{text}")
     return "\n\n".join(parts)
 
@@ -45,6 +45,19 @@ def table(result: Result) -> str:
             short = name.removeprefix("find_maximum_subarray_").replace("_", " ")
             rows.append([short, f"{where}: {sizes}", share(float(familiar)), *arms])
     head = ["algorithm", "sizes", "familiar", *(f"`{arm}`" for arm in found["labels"])]
+    return markdown(head, rows)
+
+
+def by_size(result: Result, algorithm: str = "minimum") -> str:
+    """Each arm's familiar answers, mean over test sets and trainings."""
+    one = result.measurements["algorithms"].get(algorithm)
+    if one is None:
+        return ""
+    head = [f"{algorithm}, familiar answers", *map(str, one["sizes"])]
+    rows = [
+        [f"`{arm}`", *("—" if each is None else share(each) for each in curve["mean_familiar"])]
+        for arm, curve in one["arms"].items()
+    ]
     return markdown(head, rows)
 
 

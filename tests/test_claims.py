@@ -138,6 +138,17 @@ def test_the_tables_of_clrs_tell_sizes_trained_at_from_those_beyond():
     assert second.endswith("| 15.0 ± 7.1 | 35.0 ± 7.1 |")
 
 
+def test_an_algorithm_by_size_leaves_out_answers_that_cannot_be_expected():
+    made = figure8(algorithms=1)
+    ((name, one),) = made.measurements["algorithms"].items()
+    one["arms"]["softmax"]["mean_familiar"] = [0.25, *[None] * (len(one["sizes"]) - 1)]
+    head, _, row, *others = clrs_results.by_size(made, name).splitlines()
+    assert head.startswith(f"| {name}, familiar answers | 4 | 5 |")
+    assert row.startswith("| `softmax` | 25.0 | — | — |")
+    assert len(others) == len(one["arms"]) - 1
+    assert clrs_results.by_size(made, "minimum") == ""
+
+
 def bench_torch(new: bool) -> Result:
     """As benchmarks/attention_torch.py writes it, or wrote it once."""
     timed = {"low": 0.9, "high": 1.1, "milliseconds": 2.0}
