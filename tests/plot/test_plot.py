@@ -123,5 +123,5 @@ def test_figure8_of_one_algorithm_has_one_panel_and_a_line_an_arm():
     assert axes.get_title(loc="left") == "activity selector"
     curves = [line for line in axes.get_lines() if len(line.get_xdata()) > 2]
     assert len(curves) == 4  # and the most that is to be expected
-    marked = [line.get_xdata()[0] for line in axes.get_lines() if len(set(line.get_xdata())) == 1]
+    marked = [span.get_x() + span.get_width() / 2 for span in axes.patches]
     assert marked == list(TRAIN_SIZES["activity_selector"])
