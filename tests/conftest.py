@@ -39,7 +39,7 @@ def compiled_once(tmp_path_factory, worker_id):
     if worker_id != "master":
         folder = folder.parent  # of all workers of pytest-xdist
     jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     with pytest.MonkeyPatch.context() as patch:
         # Read by the processes that tests start.
         patch.setenv("JAX_COMPILATION_CACHE_DIR", str(folder / "compiled"))
