@@ -11,6 +11,7 @@ import numpy as np
 from claim_numbers import share
 from marked import markdown
 
+from sharpmax.plot.figure8 import titled
 from sharpmax.results import Result
 
 PARTS = {
@@ -42,8 +43,7 @@ def table(result: Result) -> str:
             familiar = np.mean([one["familiar"][place] for place in chosen])
             arms = (over_trainings(by_training(one, arm, beyond=beyond)) for arm in found["labels"])
             sizes = ", ".join(str(one["sizes"][place]) for place in chosen)
-            short = name.removeprefix("find_maximum_subarray_").replace("_", " ")
-            rows.append([short, f"{where}: {sizes}", share(float(familiar)), *arms])
+            rows.append([titled(name), f"{where}: {sizes}", share(float(familiar)), *arms])
     head = ["algorithm", "sizes", "familiar", *(f"`{arm}`" for arm in found["labels"])]
     return markdown(head, rows)
 
@@ -83,7 +83,7 @@ def inside(result: Result) -> str:
     found = result.measurements
     first = next(iter(found["labels"]))
     told = [
-        f"{name.replace('_', ' ')} {over_trainings(by_training(one, first, beyond=False))}"
+        f"{titled(name)} {over_trainings(by_training(one, first, beyond=False))}"
         for name, one in found["algorithms"].items()
     ]
     return ", ".join(told) + " %"

@@ -59,6 +59,11 @@ def draw(result: Result) -> Figure:
     return figure
 
 
+def titled(algorithm: str) -> str:
+    """Its name as a reader would write it, short enough for a panel."""
+    return SHORT.get(algorithm, algorithm).replace("_", " ")
+
+
 def _panel(axes: Axes, name: str, one: dict[str, Any], labels: dict[str, str]) -> None:
     sizes = np.asarray(one["sizes"])
     for trained in one["train_sizes"]:
@@ -75,7 +80,7 @@ def _panel(axes: Axes, name: str, one: dict[str, Any], labels: dict[str, str]) -
         if curve["std_tests"] is not None:
             std = np.asarray(curve["std_tests"])
             axes.fill_between(sizes, mean - std, mean + std, color=look["color"], alpha=0.15, lw=0)
-    axes.set_title(SHORT.get(name, name).replace("_", " "), fontsize=10)
+    axes.set_title(titled(name), fontsize=10)
     axes.set_ylim(-0.03, 1.03)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))

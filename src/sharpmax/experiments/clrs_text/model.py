@@ -67,8 +67,7 @@ def opened(place: str, device: str = "cpu", dtype: str = "float32") -> Ready:
 
 def _described(model: PreTrainedModel) -> str:
     """For models that have no name that others would know."""
-    size = sum(parameter.numel() for parameter in model.parameters())
-    return f"{model.config.model_type.capitalize()} of {size:,} parameters"
+    return f"{model.config.model_type.capitalize()} of {model.num_parameters():,} parameters"
 
 
 def check_room(model: PreTrainedModel, examples: Sequence[Example]) -> None:
