@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 import sharpmax.hf as shf
-from sharpmax.hf.models import load
-from sharpmax.hf.prompts import choose
+from sharpmax.hf.loading.loader import load
+from sharpmax.hf.scan.prompts import choose
 from sharpmax.results import Result, Stopwatch
 
 TOKENS = (2048, 4096, 8192)

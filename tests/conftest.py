@@ -11,7 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from libraries import LIBRARIES, Library
+import shape_checks
+
+shape_checks.install()  # before anything imports sharpmax
+
+from libraries import LIBRARIES, Library  # noqa: E402
 
 pytest_plugins = ["browser"]
 

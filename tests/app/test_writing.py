@@ -14,8 +14,8 @@ from sharpmax.app import scanning, writing
 from sharpmax.app.runs import Stopped
 from sharpmax.app.shelf import Shelf
 from sharpmax.app.writing import Asked
-from sharpmax.hf import attention
-from sharpmax.hf.models import Loaded
+from sharpmax.hf.loading.loader import Loaded
+from sharpmax.hf.patch import attention
 
 
 def quiet(share: float) -> None:

@@ -14,8 +14,8 @@ import sharpmax.hf as shf
 from hf.small import llama, tokenizer
 from sharpmax import PAPER, Constant, cli
 from sharpmax.cli.policies import arm_named
-from sharpmax.hf import marks
-from sharpmax.hf.answers import answers
+from sharpmax.hf.evaluate import marks
+from sharpmax.hf.evaluate.scoring import answers
 
 SMALL = ["--lengths", "2,3", "--prompts", "6", "--questions", "1"]
 
@@ -75,7 +75,7 @@ def test_an_evaluation_is_a_table_a_result_and_a_picture(folder, tmp_path, capsy
 
 def test_stopped_it_goes_on_when_repeated(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(marks, "KEEP_EVERY", 0.0)
-    module, done = import_module("sharpmax.hf.evaluate"), []
+    module, done = import_module("sharpmax.hf.evaluate.evaluate"), []
 
     def stopping(*arguments):
         if len(done) == 9:

@@ -14,7 +14,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from sharpmax.hf import passes
+from sharpmax.hf.scan import forward
 
 VOCABULARY = 128
 
@@ -70,7 +70,7 @@ def count_passes(
     stop_after: int | None = None,
     error: type[BaseException] = KeyboardInterrupt,
 ) -> Passes:
-    counted, run = Passes(stop_after=stop_after), passes.run
+    counted, run = Passes(stop_after=stop_after), forward.run
 
     def counting(*arguments):
         if counted.number == counted.stop_after:
@@ -78,5 +78,5 @@ def count_passes(
         counted.number += 1
         return run(*arguments)
 
-    monkeypatch.setattr(passes, "run", counting)
+    monkeypatch.setattr(forward, "run", counting)
     return counted

@@ -12,8 +12,8 @@ import sharpmax as sx
 import sharpmax.hf as shf
 from hf.small import llama, random_tokens
 from sharpmax import UserError
-from sharpmax.hf import attention, switch
-from sharpmax.hf.layers import attention_layers
+from sharpmax.hf.patch import attention, context
+from sharpmax.hf.patch.layers import attention_layers
 
 TOKENS = random_tokens(2, 17)
 HARD = sx.Constant(3.0)
@@ -103,7 +103,7 @@ def test_undone_bit_for_bit_also_after_an_error(model, implementation):
     assert torch.equal(answer(model), before)
     assert model.config._attn_implementation == implementation
     assert not attention.RULES
-    assert not switch._CONFIGS
+    assert not context._CONFIGS
     assert not model._forward_hooks
 
 

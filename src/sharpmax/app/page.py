@@ -10,7 +10,7 @@ import gradio as gr
 
 from sharpmax.app import model_tab, retrieval_tab, softmax_tab, views
 from sharpmax.app.shelf import Shelf
-from sharpmax.hf.models import DEFAULT
+from sharpmax.hf.loading.loader import DEFAULT
 
 HOST = "127.0.0.1"
 

@@ -13,7 +13,7 @@ from sharpmax.app import typed, views
 from sharpmax.app.runs import Tell
 from sharpmax.app.shelf import Shelf
 from sharpmax.hf import Scan, scan
-from sharpmax.hf.inputs import reads_two_texts
+from sharpmax.hf.scan.inputs import reads_two_texts
 
 PROMPTS = {
     "max": "the largest of numbers",

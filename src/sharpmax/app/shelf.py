@@ -11,7 +11,7 @@ from threading import Lock
 
 from sharpmax._errors import UserError
 from sharpmax.app.runs import Tell, held
-from sharpmax.hf.models import Loaded, load
+from sharpmax.hf.loading.loader import Loaded, load
 
 
 class Shelf:

@@ -14,9 +14,9 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from sharpmax._errors import UserError
 from sharpmax.app.runs import Tell
 from sharpmax.hf import sharpen
-from sharpmax.hf.inputs import context_of
-from sharpmax.hf.layers import own_temperature
-from sharpmax.hf.models import Loaded
+from sharpmax.hf.loading.loader import Loaded
+from sharpmax.hf.patch.layers import own_temperature
+from sharpmax.hf.scan.inputs import context_of
 from sharpmax.policies import Policy
 
 NOTHING = " (The model ended at once.)"

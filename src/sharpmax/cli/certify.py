@@ -39,7 +39,7 @@ def certify(
     refuse_overwriting(files_of(out), overwrite)
     # Imported late: `sharpmax --help` should not wait for a framework.
     from sharpmax import hf, plot
-    from sharpmax.hf.inputs import reads_two_texts
+    from sharpmax.hf.scan.inputs import reads_two_texts
     from sharpmax.plot import style
 
     measured = None if scan is None else _scan_in(scan)

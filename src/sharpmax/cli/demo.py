@@ -17,7 +17,7 @@ from sharpmax.cli.reproduce import files_of, run_and_draw
 def demo(out: Out = Path("demo"), overwrite: Overwrite = False) -> None:
     """Scan SmolLM2, a real language model, on the prompt of the paper's Figure 3."""
     refuse_overwriting([*scan.files_of(out), *files_of(out / "figure3")], overwrite)
-    from sharpmax.hf.models import load
+    from sharpmax.hf.loading.loader import load
 
     loaded = load(report=scan.say)
     result = scan.scan_with_bar(loaded, out, "max")

@@ -73,7 +73,7 @@ def evaluate(
     """
     # Imported late: `sharpmax --help` should not wait for a framework.
     from sharpmax.hf import evaluate, forget, load
-    from sharpmax.hf.tasks import task_of
+    from sharpmax.hf.evaluate.tasks import task_of
 
     task_of(task)
     refuse_overwriting(files_of(out, task), overwrite)

@@ -36,13 +36,14 @@ def lm_eval(
     except ModuleNotFoundError as error:
         package = (error.name or "lm_eval").partition(".")[0]
         raise MissingExtraError(package, "lm-eval", "sharpmax lm-eval") from error
-    from sharpmax.hf import registry, smollm2
+    from sharpmax.hf.loading import catalogue
+    from sharpmax.hf.patch import registration
 
     if any(SMOLLM2.search(one) for one in arguments):
-        folder = smollm2.folder(lambda line: typer.echo(line, err=True))
+        folder = catalogue.folder(lambda line: typer.echo(line, err=True))
         arguments = [SMOLLM2.sub(lambda _: str(folder), one) for one in arguments]
-    registry.register(chosen)
-    asked = registry.watch()
+    registration.register(chosen)
+    asked = registration.watch()
     before = sys.argv
     try:
         sys.argv = ["lm_eval", *arguments]

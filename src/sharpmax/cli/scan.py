@@ -27,7 +27,7 @@ from sharpmax.cli.progress import bar
 
 if TYPE_CHECKING:
     from sharpmax.hf import Scan
-    from sharpmax.hf.models import Loaded
+    from sharpmax.hf.loading.loader import Loaded
 
 PART = "scan.part.json"
 """What a scan that was stopped leaves in its folder."""
@@ -86,7 +86,7 @@ def scan(
         "policy": None if policy is None else policy_named(policy),
     }
     # Imported late: `sharpmax --help` should not wait for a framework.
-    from sharpmax.hf.models import load
+    from sharpmax.hf.loading.loader import load
 
     loaded = load(
         model,
@@ -114,7 +114,7 @@ def say(line: str) -> None:
 def scan_with_bar(loaded: Loaded, out: Path, prompt: str, **asked: object) -> Scan:
     """Scan with a bar and an estimate on standard error, resuming what was left in the folder."""
     from sharpmax import hf
-    from sharpmax.hf.inputs import reads_two_texts
+    from sharpmax.hf.scan.inputs import reads_two_texts
 
     subject = loaded.model
     if reads_two_texts(subject):

@@ -32,7 +32,7 @@ def run(
 ) -> Result:
     # Late: reading a config should not wait for a framework.
     from sharpmax import hf
-    from sharpmax.hf.models import load
+    from sharpmax.hf.loading.loader import load
 
     watch = Stopwatch()
     loaded = load(config.model, device=config.device, dtype=config.dtype, report=report)

@@ -11,17 +11,17 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError(error.name or "transformers", "hf", "sharpmax.hf") from error
 
-from sharpmax.hf.arms import Arm
-from sharpmax.hf.calibrate import calibrate
-from sharpmax.hf.calibration import Calibration
-from sharpmax.hf.certify import Certificate, certify
-from sharpmax.hf.evaluate import Evaluation, evaluate
-from sharpmax.hf.models import load
-from sharpmax.hf.parts import forget
-from sharpmax.hf.registry import register
+from sharpmax.hf.certify.certify import Certificate, certify
+from sharpmax.hf.checkpoint import forget
+from sharpmax.hf.evaluate.conditions import Arm
+from sharpmax.hf.evaluate.evaluate import Evaluation, evaluate
+from sharpmax.hf.loading.loader import load
+from sharpmax.hf.patch.registration import register
 from sharpmax.hf.sampling import AdaptiveTemperatureLogitsProcessor
-from sharpmax.hf.scan import Scan, scan
+from sharpmax.hf.scan.scan import Scan, scan
 from sharpmax.hf.sharpen import LengthTemperatureWarning, OtherWeightsWarning, sharpen
+from sharpmax.hf.tune.calibrate import calibrate
+from sharpmax.hf.tune.calibration import Calibration
 
 __all__ = [
     "AdaptiveTemperatureLogitsProcessor",

@@ -11,13 +11,20 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
-from sharpmax.hf import attention
-from sharpmax.hf.attention import Rule
-from sharpmax.hf.calibration import Calibration
-from sharpmax.hf.check import require_support
-from sharpmax.hf.fingerprint import fingerprint
-from sharpmax.hf.layers import Layer, attention_layers, chosen, heads_of, own_temperature, select
-from sharpmax.hf.switch import Block, ruled
+from sharpmax.hf.model_info import fingerprint
+from sharpmax.hf.patch import attention
+from sharpmax.hf.patch.attention import Rule
+from sharpmax.hf.patch.context import Block, ruled
+from sharpmax.hf.patch.layers import (
+    Layer,
+    attention_layers,
+    chosen,
+    heads_of,
+    own_temperature,
+    select,
+)
+from sharpmax.hf.patch.parity import require_support
+from sharpmax.hf.tune.calibration import Calibration
 from sharpmax.policies import PAPER, Policy
 
 

@@ -19,10 +19,11 @@ from sharpmax.experiments.clrs_text.arms import ARMS, Arm, Subject, by_head
 from sharpmax.experiments.clrs_text.data import Sample, read
 from sharpmax.experiments.clrs_text.evaluate import Config
 from sharpmax.experiments.clrs_text.model import begun, opened
-from sharpmax.hf import passes, sharpen
+from sharpmax.hf import sharpen
+from sharpmax.hf.scan import forward
 
 TEST = read(SAMPLE / "test", "test")
-calibrate = sys.modules["sharpmax.hf.calibrate"]  # its function has the same name
+calibrate = sys.modules["sharpmax.hf.tune.calibrate"]  # its function has the same name
 
 
 @pytest.fixture(scope="module")
@@ -157,10 +158,10 @@ def test_the_entropy_is_that_of_the_arm_s_own_weights(config, result):
     assert curves["inference"]["mean_entropy"][0] < curves["softmax"]["mean_entropy"][0] - 0.01
     ready = opened(f"{config.trained}/softmax-seed0/model")
     some = [one for one in TEST.samples if one[:2] == ("minimum", 4)][:2]
-    plan = passes.Plan.of(ready.model, None, None)
+    plan = forward.Plan.of(ready.model, None, None)
     expected = np.mean(
         [
-            passes.run(ready.model, plan, list(one.question), sx.PAPER, lambda: None).arrays[
+            forward.run(ready.model, plan, list(one.question), sx.PAPER, lambda: None).arrays[
                 "last_entropy"
             ]
             for one in ready.tokens.examples(some)

@@ -27,7 +27,7 @@ from sharpmax.experiments.clrs_text.batches import collate
 from sharpmax.experiments.clrs_text.data import Sample
 from sharpmax.experiments.clrs_text.model import begun
 from sharpmax.experiments.clrs_text.settings import Shape, check, check_shares, shape_of
-from sharpmax.hf import attention
+from sharpmax.hf.patch import attention
 from sharpmax.results import Result
 from sharpmax.torch import scaled_dot_product_attention
 

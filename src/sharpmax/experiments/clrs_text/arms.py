@@ -17,9 +17,9 @@ from transformers import PreTrainedModel
 from sharpmax._errors import UserError
 from sharpmax.experiments.clrs_text.data import Sample
 from sharpmax.experiments.clrs_text.tokens import Tokens
-from sharpmax.hf.calibrate import NothingToGain, calibrate
+from sharpmax.hf.evaluate.tasks import Case, Task
 from sharpmax.hf.sharpen import sharpen
-from sharpmax.hf.tasks import Case, Task
+from sharpmax.hf.tune.calibrate import NothingToGain, calibrate
 from sharpmax.policies import PAPER, Policy
 
 ATTENTIONS: dict[str, Policy | None] = {"softmax": None, "adaptive": PAPER}

@@ -16,7 +16,7 @@ from sharpmax.experiments.clrs_text.arms import Arm, Subject
 from sharpmax.experiments.clrs_text.data import Sample
 from sharpmax.experiments.clrs_text.model import Ready, check_room, opened
 from sharpmax.experiments.clrs_text.tokens import Example
-from sharpmax.hf import passes
+from sharpmax.hf.scan import forward
 from sharpmax.results import Result
 
 WHOLE_NUMBER = r"(?<![\d.])\d+(?![\d.])"
@@ -130,7 +130,7 @@ class Exam:
 
     def _entropy(self, ready: Ready, samples: list[Sample]) -> dict[str, Any]:
         """By size, [layer, head]: the mean over some questions, at their last token."""
-        plan = passes.Plan.of(ready.model, None, None)
+        plan = forward.Plan.of(ready.model, None, None)
         found: dict[str, Any] = {}
         for size in dict.fromkeys(sample.size for sample in samples):
             some = [sample for sample in samples if sample.size == size][: self.entropy_samples]
@@ -140,6 +140,6 @@ class Exam:
         return found
 
 
-def _last_entropy(ready: Ready, plan: passes.Plan, one: Example) -> Any:
-    found = passes.run(ready.model, plan, list(one.question), None, lambda: None)
+def _last_entropy(ready: Ready, plan: forward.Plan, one: Example) -> Any:
+    found = forward.run(ready.model, plan, list(one.question), None, lambda: None)
     return found.arrays["last_entropy"]

@@ -14,8 +14,8 @@ from sharpmax._errors import UserError
 from sharpmax.experiments.clrs_text import tokens
 from sharpmax.experiments.clrs_text.settings import SMALL, Training
 from sharpmax.experiments.clrs_text.tokens import Example, Tokens
-from sharpmax.hf.models import load
-from sharpmax.hf.smollm2 import quiet
+from sharpmax.hf.loading.catalogue import quiet
+from sharpmax.hf.loading.loader import load
 
 
 class Ready(NamedTuple):

@@ -1,0 +1,1 @@
+"""Bound the spread of each head's logits from the weights alone."""

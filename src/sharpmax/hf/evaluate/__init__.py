@@ -1,0 +1,1 @@
+"""Ask a model questions with known answers, plain and sharpened, and compare the answers."""

@@ -1,0 +1,1 @@
+"""Replace a model's attention: the attention function, masks, registration and context managers."""

@@ -1,0 +1,1 @@
+"""Measure every attention head over inputs of growing length."""

@@ -1,0 +1,1 @@
+"""Find how much each head should be sharpened; calibration files."""

@@ -1,0 +1,324 @@
+"""Masks of sliding windows that are held as two numbers, and what makes them a matrix again."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import tracemalloc
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import masking_utils
+from transformers.masking_utils import (
+    and_masks,
+    bidirectional_mask_function,
+    causal_mask_function,
+    chunked_causal_mask_function,
+    or_masks,
+    sdpa_mask,
+    sliding_window_bidirectional_mask_function,
+    sliding_window_causal_mask_function,
+    sliding_window_overlay,
+)
+
+import sharpmax as sx
+import sharpmax.hf as shf
+from hf.families import FAMILIES, SLIDING, assert_close, assert_far
+from sharpmax.hf.patch import masks
+from sharpmax.hf.patch.attention import attend
+from sharpmax.hf.patch.masks import Window, make_mask
+
+BATCH, SIZE = 2, 11
+PLAIN = sx.Constant(1.0)
+KINDS: dict[str, tuple[Any, dict[str, bool]]] = {
+    "causal": (sliding_window_causal_mask_function, {}),
+    "bidirectional": (
+        sliding_window_bidirectional_mask_function,
+        {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": True},
+    ),
+}
+
+
+def asked(kind: str, size: int, *lengths: int, **changes: Any) -> dict[str, Any]:
+    """What transformers calls a mask function with, for a window of this size."""
+    function, skips = KINDS[kind]
+    queries, keys = lengths or (SIZE, SIZE)
+    return {
+        "batch_size": BATCH,
+        "q_length": queries,
+        "kv_length": keys,
+        "mask_function": function(size),
+        "local_size": size,
+        "dtype": torch.float32,
+        "config": None,
+        "use_vmap": False,
+        **skips,
+        **changes,
+    }
+
+
+def matrix(given: dict[str, Any]) -> Tensor:
+    """What transformers makes of it if nothing may be left out."""
+    kept = {**given, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    return sdpa_mask(**kept)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, SIZE - 1, SIZE])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_window_stands_for_transformers_matrix(kind, size):
+    given = asked(kind, size)
+    window = make_mask(**given)
+    assert isinstance(window, Window)
+    dense = window.dense()
+    assert type(dense) is Tensor
+    assert torch.equal(dense, matrix(given))
+    position = torch.arange(SIZE)
+    distance = position[:, None] - position
+    by_its_numbers = distance.abs() < window.window
+    if window.causal:
+        by_its_numbers &= distance >= 0
+    assert window.causal == (kind == "causal")
+    assert torch.equal(by_its_numbers.expand(BATCH, 1, SIZE, SIZE), dense)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attention_reads_the_numbers(kind):
+    generator = torch.Generator().manual_seed(0)
+    shape = (BATCH, 2, SIZE, 4)
+    query, key, value = (
+        torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(3)
+    )
+    window = make_mask(**asked(kind, 3))
+    # The mask speaks of causality, whatever the module says.
+    for is_causal in (True, False):
+        module = torch.nn.Module()
+        module.is_causal = is_causal
+        found, _ = attend(PLAIN, module, query, key, value, window)
+        assert_close(found, attend(PLAIN, module, query, key, value, window.dense())[0])
+        other = make_mask(**asked(kind, 4)).dense()
+        assert_far(found, attend(PLAIN, module, query, key, value, other)[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_window_that_covers_everything_is_no_mask(kind):
+    assert make_mask(**asked(kind, SIZE + 1)) is None
+    assert make_mask(**asked(kind, 5, 1, 1)) is None
+
+
+def left_padded(size: int = SIZE) -> Tensor:
+    padding = torch.ones(BATCH, size, dtype=torch.bool)
+    padding[1, :3] = False
+    return padding
+
+
+def second_window(size: int) -> Any:
+    """Causal and of a local size, but another window at each end."""
+    return or_masks(
+        sliding_window_causal_mask_function(size),
+        and_masks(lambda *at: at[3] == 0, causal_mask_function),
+    )
+
+
+MATRICES: dict[str, dict[str, Any]] = {
+    "chunked": asked("causal", 5, mask_function=chunked_causal_mask_function(5, torch.zeros(BATCH, dtype=torch.int64))),
+    "chunked, padded": asked("causal", 5, mask_function=chunked_causal_mask_function(5, torch.tensor([0, 3])), attention_mask=left_padded()),
+    "padded": asked("causal", 5, attention_mask=left_padded()),
+    "padded, bidirectional": asked("bidirectional", 5, attention_mask=left_padded()),
+    "fewer tokens in the padding mask than keys": asked("causal", 5, attention_mask=torch.ones(BATCH, SIZE - 1, dtype=torch.bool)),
+    "decoding": asked("causal", 5, 1, SIZE, q_offset=SIZE - 1),
+    "decoding by several": asked("causal", 5, 3, SIZE, q_offset=SIZE - 3),
+    "queries of later": asked("causal", 5, q_offset=2),
+    "keys of later": asked("causal", 5, kv_offset=2),
+    "a tensor as offset": asked("causal", 5, q_offset=torch.tensor(2)),
+    "no skips allowed": asked("causal", 5, allow_is_causal_skip=False),
+    "half a window": asked("causal", 5, mask_function=sliding_window_overlay(5)),
+    "another window": asked("causal", 5, mask_function=sliding_window_causal_mask_function(4)),
+    "one key more": asked("causal", 5, mask_function=second_window(5)),
+    "of each text": asked("causal", 5, mask_function=and_masks(sliding_window_causal_mask_function(5), lambda *at: (at[0] == 0) | (at[3] > 2))),
+    "all, with a local size": asked("bidirectional", 5, mask_function=bidirectional_mask_function),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_what_is_no_plain_window_is_a_matrix(name):
+    given = MATRICES[name]
+    mask = make_mask(**given)
+    assert type(mask) is Tensor
+    assert torch.equal(mask, matrix(given))
+
+
+@pytest.mark.parametrize("offset", [0, torch.tensor(0)], ids=repr)
+def test_padding_that_hides_nothing(offset):
+    padding = torch.ones(BATCH, SIZE, dtype=torch.bool)
+    given = asked("causal", 5, attention_mask=padding, q_offset=offset)
+    mask = make_mask(**given)
+    assert isinstance(mask, Window)
+    assert torch.equal(mask.dense(), matrix(given))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"mask_function": causal_mask_function},
+        {"mask_function": causal_mask_function, "attention_mask": left_padded()},
+        {"mask_function": bidirectional_mask_function, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": True},
+        {"mask_function": bidirectional_mask_function, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": True, "attention_mask": left_padded()},
+        {},
+    ],
+)  # fmt: skip
+def test_without_a_window_it_is_transformers_mask(given):
+    sizes = {"batch_size": BATCH, "q_length": SIZE, "kv_length": SIZE}
+    mask, expected = make_mask(**sizes, **given), sdpa_mask(**sizes, **given)
+    assert (mask is None) == (expected is None) == ("attention_mask" not in given)
+    assert mask is None or torch.equal(mask, expected)
+
+
+# Whoever else does something with a window gets the matrix.
+
+
+OTHER = torch.rand(BATCH, 1, SIZE, SIZE, generator=torch.Generator().manual_seed(2)) < 0.5
+OPERATIONS: dict[str, Any] = {
+    "slice": lambda mask: mask[:, :, 2:5, :-1],
+    "index": lambda mask: mask[0, 0, 3],
+    "not": lambda mask: ~mask,
+    "and": lambda mask: mask & OTHER,
+    "and, from the other side": lambda mask: OTHER & mask,
+    "with itself": lambda mask: mask | mask,
+    "to another type": lambda mask: mask.to(torch.float32),
+    "float": lambda mask: mask.float(),
+    "where": lambda mask: torch.where(mask, 0.0, -1.0),
+    "masked_fill": lambda mask: torch.zeros(mask.shape).masked_fill(mask, 1.0),
+    "contiguous": lambda mask: mask.contiguous(),
+    "clone": lambda mask: mask.clone(),
+    "detach": lambda mask: mask.detach(),
+    "expand": lambda mask: mask.expand(-1, 3, -1, -1),
+    "cat": lambda mask: torch.cat([mask, OTHER]),
+    "stack": lambda mask: torch.stack([mask, mask]),
+    "pad": lambda mask: torch.nn.functional.pad(mask, (0, 2)),
+    "sum": lambda mask: mask.sum(),
+    "all": lambda mask: mask.all(),
+    "logical_not": lambda mask: torch.logical_not(mask),
+    "equality": lambda mask: mask == OTHER,
+    "transpose": lambda mask: mask.mT,
+    "list": lambda mask: torch.tensor(mask.tolist()),
+    "numpy": lambda mask: torch.from_numpy(mask.numpy()),
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda mask: pickle.loads(pickle.dumps(mask)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_acts_on_the_matrix(name, kind):
+    given = asked(kind, 4)
+    answer = OPERATIONS[name](make_mask(**given))
+    expected = OPERATIONS[name](matrix(given))
+    answer = answer.dense() if isinstance(answer, Window) else answer
+    assert type(answer) is Tensor
+    assert answer.dtype == expected.dtype
+    assert torch.equal(answer, expected)
+
+
+def refuse(*_: Any, **__: Any) -> None:
+    raise AssertionError("a matrix was made")
+
+
+def test_what_can_be_asked_without_a_matrix():
+    window = make_mask(**asked("causal", 4))
+    window.dense = refuse
+    assert tuple(window.shape) == tuple(window.size()) == (BATCH, 1, SIZE, SIZE)
+    assert (window.size(-1), window.ndim, window.dim(), len(window.shape)) == (SIZE, 4, 4, 4)
+    assert (window.dtype, window.device.type, window.layout) == (torch.bool, "cpu", torch.strided)
+    assert isinstance(window, Tensor)
+    assert window is not None
+    with pytest.raises(AssertionError, match="a matrix was made"):
+        window.sum()
+
+
+class Largest(TorchDispatchMode):
+    """The size of the largest tensor that is made."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        answer = func(*args, **(kwargs or {}))
+        if isinstance(answer, Tensor):
+            self.bytes = max(self.bytes, answer.untyped_storage().nbytes())
+        return answer
+
+
+def test_a_window_over_20000_tokens_takes_no_matrix(monkeypatch):
+    tokens = 20_000
+    monkeypatch.setattr(masks, "sdpa_mask", refuse)
+    tracemalloc.start()
+    try:
+        with Largest() as largest:
+            mask = make_mask(**asked("causal", 512, tokens, tokens, batch_size=1))
+        python = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert isinstance(mask, Window)
+    assert mask.shape == (1, 1, tokens, tokens)
+    assert max(largest.bytes, python) < tokens * tokens / 8  # of which booleans take eight times
+
+
+# In models.
+
+
+LONG = ["Mistral", "Gemma 2", "Gemma 3", "gpt-oss", "ModernBERT"]
+
+
+@pytest.mark.parametrize("name", LONG)
+@torch.no_grad()
+def test_a_model_with_a_window_makes_no_matrix_for_it(name, monkeypatch):
+    model = FAMILIES[name].make()
+    ids = torch.randint(3, 60, (2, 40), generator=torch.Generator().manual_seed(3))
+    expected = model(input_ids=ids)[0]
+    asked_of, seen = [], []
+
+    def spy(*args: Any, **options: Any) -> Tensor | None:
+        mask = sdpa_mask(*args, **options)
+        asked_of.append(mask)
+        return mask
+
+    def watch(*args: Any, **options: Any) -> Any:
+        seen.append(args[5])
+        return attend(*args, **options)
+
+    monkeypatch.setattr(masks, "sdpa_mask", spy)
+    monkeypatch.setattr("sharpmax.hf.patch.registration.attend", watch)
+    with shf.sharpen(model, PLAIN):
+        assert_close(model(input_ids=ids)[0], expected)
+    assert all(mask is None for mask in asked_of)
+    kinds = getattr(model.config, "layer_types", [SLIDING] * model.config.num_hidden_layers)
+    assert [isinstance(mask, Window) for mask in seen] == [kind == SLIDING for kind in kinds]
+    assert SLIDING in kinds
+
+
+@pytest.mark.parametrize("name", LONG)
+@torch.no_grad()
+def test_with_padding_it_is_a_matrix(name, monkeypatch):
+    model = FAMILIES[name].make()
+    ids = torch.randint(3, 60, (2, 40), generator=torch.Generator().manual_seed(3))
+    padding = left_padded(40).long()
+    expected = model(input_ids=ids, attention_mask=padding)[0][padding.bool()]
+    made = []
+
+    def spy(*args: Any, **options: Any) -> Tensor | None:
+        made.append(sdpa_mask(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(masks, "sdpa_mask", spy)
+    with shf.sharpen(model, PLAIN):
+        found = model(input_ids=ids, attention_mask=padding)[0][padding.bool()]
+    assert_close(found, expected)
+    assert made
+    assert all(type(mask) is Tensor for mask in made)
+
+
+def test_the_names_that_are_replaced_above_are_used():
+    assert masks.sdpa_mask is masking_utils.sdpa_mask
