@@ -36,30 +36,39 @@ class ShapeError(AssertionError):
 
 def checked(shaped: tuple[str, ...], function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function so that what these names hold ("return" too) must fit their annotations."""
-    signature = inspect.signature(function)
-    hints: dict[str, Any] = {}
 
+    # torch.compile cannot trace a signature, so the wrapper holds none.
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         answer = function(*args, **kwargs)
-        if torch.compiler.is_compiling():
-            return answer
-        if not hints:  # at the first call: a class may name itself
-            hints.update(typing.get_type_hints(function))
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        values = {**bound.arguments, "return": answer}
-        with jaxtyped("context"):
-            for name in shaped:
-                if not is_bearable(values[name], hints[name]):
-                    shape = getattr(values[name], "shape", None)
-                    raise ShapeError(
-                        f"{function.__module__}.{function.__qualname__}: {name} is "
-                        f"{type(values[name]).__name__} of shape {shape}, annotated {hints[name]}"
-                    )
+        if not torch.compiler.is_compiling():
+            _compare(shaped, function, args, kwargs, answer)
         return answer
 
     return wrapper
+
+
+@functools.cache
+def _annotations(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
+    """Signature and types, asked for at the first call: a class may name itself."""
+    return inspect.signature(function), typing.get_type_hints(function)
+
+
+def _compare(
+    shaped: tuple[str, ...], function: Callable[..., Any], args: Any, kwargs: Any, answer: Any
+) -> None:
+    signature, hints = _annotations(function)
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    values = {**bound.arguments, "return": answer}
+    with jaxtyped("context"):
+        for name in shaped:
+            if not is_bearable(values[name], hints[name]):
+                shape = getattr(values[name], "shape", None)
+                raise ShapeError(
+                    f"{function.__module__}.{function.__qualname__}: {name} is "
+                    f"{type(values[name]).__name__} of shape {shape}, annotated {hints[name]}"
+                )
 
 
 def _decorator_name(decorator: ast.expr) -> str:
