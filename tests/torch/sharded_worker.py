@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import sharpmax as sx
-from sharpmax.torch import attention, blocks, sharded_attention
+from sharpmax.torch import attention, blockwise, sharded_attention
 
 STATS = ("entropy", "log_sum_exp", "max_logit", "min_logit", "inverse_temperature")
 
@@ -21,7 +21,7 @@ STATS = ("entropy", "log_sum_exp", "max_logit", "min_logit", "inverse_temperatur
 def main(rank: int, size: int, meeting: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
-    blocks.BLOCK, blocks.BLOCK_ROWS = 300, 4
+    blockwise.MAX_LOGITS, blockwise.MAX_ROWS = 300, 4
     cuts = ([0, 10, 10, 23], [0, 7, 15, 23], [0, 0, 23, 23])
     cases = itertools.product(cuts, (False, True), (False, True), (4, 2), (None, 3.0))
     for case in cases:

@@ -71,7 +71,7 @@ def test_fused_names_what_it_cannot_do(options, name, chosen):
 
 @pytest.fixture(params=[None, "numba"], ids=["with numba", "without numba"])
 def missing(request, monkeypatch):
-    monkeypatch.setattr(cpu, "missing", lambda: request.param)
+    monkeypatch.setattr(cpu, "missing_package", lambda: request.param)
     return request.param
 
 
@@ -178,8 +178,12 @@ def test_a_normaliser_replaces_softmax(rng):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"impl": "streaming"}, NotImplementedError, 'impl="streaming" cannot take a normaliser'),
-        ({"impl": "fused"}, NotImplementedError, 'impl="fused" cannot take a normaliser'),
+        (
+            {"impl": "streaming"},
+            NotImplementedError,
+            'impl="streaming" does not support a normaliser',
+        ),
+        ({"impl": "fused"}, NotImplementedError, 'impl="fused" does not support a normaliser'),
         ({"policy": sx.Constant(1.0)}, ValueError, "give one of them"),
         ({"sinks": torch.zeros(4)}, NotImplementedError, "sinks are a part of softmax"),
     ],

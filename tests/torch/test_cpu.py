@@ -16,7 +16,7 @@ import torch
 import sharpmax as sx
 import truth
 from attention_cases import OPTIONS, SIZES, STATS, make, mask_of
-from sharpmax.cpu import rows
+from sharpmax.cpu import blockwise
 from sharpmax.torch import attention, attention_stats, cpu, scaled_dot_product_attention
 
 EPS = torch.finfo(torch.float32).eps
@@ -25,9 +25,9 @@ EPS = torch.finfo(torch.float32).eps
 @pytest.fixture(autouse=True)
 def many_blocks(monkeypatch):
     """Blocks and tiles so small that every problem here has several, of uneven sizes."""
-    monkeypatch.setattr(rows, "ROWS", 5)
-    monkeypatch.setattr(rows, "FEWEST", 5)
-    monkeypatch.setattr(rows, "TILE", 7)
+    monkeypatch.setattr(blockwise, "BLOCK_ROWS", 5)
+    monkeypatch.setattr(blockwise, "MIN_BLOCK_ROWS", 5)
+    monkeypatch.setattr(blockwise, "TILE", 7)
 
 
 def assert_as_exact(ours, plain, exact: truth.Truth, dtype=torch.float32):
@@ -203,13 +203,13 @@ def test_hidden_keys_have_no_weight_at_any_temperature(rng):
 def test_what_it_cannot_do_is_refused_by_name(rng, monkeypatch):
     query, key, value = (torch.tensor(array).float() for array in make(rng, 5, 9))
     for tensors, options, message in (
-        ([query.double(), key.double(), value.double()], {}, "cannot do torch.float64"),
-        ([query.requires_grad_(), key, value], {}, "cannot do gradients"),
-        ([query.detach(), key, value], {"dropout_p": 0.5}, "cannot do dropout_p=0.5"),
+        ([query.double(), key.double(), value.double()], {}, "does not support torch.float64"),
+        ([query.requires_grad_(), key, value], {}, "does not support gradients"),
+        ([query.detach(), key, value], {"dropout_p": 0.5}, "does not support dropout_p=0.5"),
     ):
         with pytest.raises(NotImplementedError, match=message):
             attention(*tensors, impl="cpu", **options)
-    monkeypatch.setattr(cpu, "missing", lambda: "numba")
+    monkeypatch.setattr(cpu, "missing_package", lambda: "numba")
     with pytest.raises(NotImplementedError, match=r"without numba: pip install 'sharpmax\[cpu\]'"):
         attention(query.detach(), key, value, impl="cpu")
     found = attention(query.detach(), key, value)  # and all else works as before
@@ -220,7 +220,7 @@ def test_what_it_cannot_do_is_refused_by_name(rng, monkeypatch):
 
 def test_auto_uses_it_where_the_entropy_is_looked_at(rng, monkeypatch):
     calls = []
-    monkeypatch.setattr(rows, "run", _recording(rows.run, calls))
+    monkeypatch.setattr(blockwise, "attend", _recording(blockwise.attend, calls))
     query, key, value = (torch.tensor(array).float() for array in make(rng, 5, 9))
     scaled_dot_product_attention(query, key, value)
     attention_stats(query, key)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import sharpmax as sx
-from sharpmax.torch import attention, attention_stats, blocks, scaled_dot_product_attention
+from sharpmax.torch import attention, attention_stats, blockwise, scaled_dot_product_attention
 
 IMPLEMENTATIONS = ("reference", "streaming", "fused")
 SHARPENING = sx.Polynomial((0.1, 0.3, 0.9), threshold=0.2)  # smooth wherever entropies lie here
@@ -14,8 +14,8 @@ SHARPENING = sx.Polynomial((0.1, 0.3, 0.9), threshold=0.2)  # smooth wherever en
 
 @pytest.fixture(autouse=True)
 def many_blocks(monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK", 40)
-    monkeypatch.setattr(blocks, "BLOCK_ROWS", 2)
+    monkeypatch.setattr(blockwise, "MAX_LOGITS", 40)
+    monkeypatch.setattr(blockwise, "MAX_ROWS", 2)
 
 
 def leaves(*shapes):

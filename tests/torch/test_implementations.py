@@ -15,12 +15,11 @@ from attention_cases import OPTIONS, SIZES, STATS, assert_is, make, mask_of
 from sharpmax.torch import (
     attention,
     attention_stats,
-    blocks,
     blockwise,
     fused,
     scaled_dot_product_attention,
 )
-from sharpmax.torch.problem import pose
+from sharpmax.torch.interface import prepare_inputs
 
 IMPLEMENTATIONS = ("reference", "streaming", "fused")
 
@@ -28,9 +27,9 @@ IMPLEMENTATIONS = ("reference", "streaming", "fused")
 @pytest.fixture(autouse=True)
 def many_blocks(monkeypatch):
     """Blocks so small that every problem here has several, of uneven sizes."""
-    monkeypatch.setattr(blocks, "BLOCK", 300)
-    monkeypatch.setattr(blocks, "BLOCK_ROWS", 4)
-    monkeypatch.setattr(blocks, "WORTH_KEEPING", 40)
+    monkeypatch.setattr(blockwise, "MAX_LOGITS", 300)
+    monkeypatch.setattr(blockwise, "MAX_ROWS", 4)
+    monkeypatch.setattr(blockwise, "MIN_WORKSPACE", 40)
 
 
 def attend(arrays, mask, causal, impl, options):
@@ -78,16 +77,16 @@ def test_a_window_computes_no_block_outside_it(rng, monkeypatch):
     """Its cost is that of the window, whatever the number of keys."""
     query, key, value = map(torch.tensor, make(rng, 64, 64))
     widths = []
-    logits_of = blockwise.logits_of
+    compute_logits = blockwise.compute_logits
 
     def spy(*arguments):
-        logits, where = logits_of(*arguments)
+        logits, where = compute_logits(*arguments)
         widths.append(logits.shape[-1])
         return logits, where
 
-    monkeypatch.setattr(blockwise, "logits_of", spy)
+    monkeypatch.setattr(blockwise, "compute_logits", spy)
     attention(query, key, value, is_causal=True, window=5)
-    assert max(widths) <= 5 + blocks.BLOCK_ROWS - 1
+    assert max(widths) <= 5 + blockwise.MAX_ROWS - 1
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -365,8 +364,8 @@ def test_counting_keys_agrees(rng):
     query, key, _ = map(torch.tensor, make(rng, 13, 9))
     for kind, causal in itertools.product(("none", "padding", "rows", "heads"), (False, True)):
         mask, _ = mask_of(rng, kind, 13, 9)
-        problem = pose(query, key, None, attn_mask=mask, is_causal=causal)
+        problem = prepare_inputs(query, key, None, attn_mask=mask, is_causal=causal)
         expected = attention_stats(
             query, key, attn_mask=mask, is_causal=causal, impl="reference"
         ).count
-        assert torch.equal(problem.restore(fused.visible_keys(problem)), expected)
+        assert torch.equal(problem.restore_shape(fused.count_visible(problem)), expected)

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import sharpmax as sx
-from sharpmax.torch import attention, attention_stats, blocks, scaled_dot_product_attention
+from sharpmax.torch import attention, attention_stats, blockwise, scaled_dot_product_attention
 
 TOKENS = 2048
 
@@ -33,7 +33,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.fixture
 def tensors(monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK", 1 << 17)
+    monkeypatch.setattr(blockwise, "MAX_LOGITS", 1 << 17)
     generator = torch.Generator().manual_seed(0)
     return [torch.randn(1, 4, TOKENS, 8, generator=generator) for _ in range(3)]
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import sharpmax as sx
-from sharpmax.torch import blocks
+from sharpmax.torch import blockwise
 from sharpmax.torch.multihead import MultiheadAttention
 
 BATCH, HEADS, QUERIES, KEYS, EMBED = 2, 3, 4, 7, 12
@@ -244,7 +244,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("impl", ["streaming", "fused"])
 def test_the_matrix_is_held_only_for_weights(impl, monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK", 1 << 12)
+    monkeypatch.setattr(blockwise, "MAX_LOGITS", 1 << 12)
     torch.manual_seed(0)
     batch, heads, length = 2, 8, 64
     ours = MultiheadAttention(16, heads, batch_first=True, impl=impl).eval()

@@ -26,12 +26,13 @@ from sharpmax.torch import (
     fused,
     reference,
     scaled_dot_product_attention,
-    triton_attention,
-    triton_launch,
-    triton_trial,
 )
-from sharpmax.torch.problem import pose
-from sharpmax.torch.triton_launch import Blocks
+from sharpmax.torch.interface import prepare_inputs
+from sharpmax.torch.streaming import attend as streaming_attend
+from sharpmax.torch.triton import attention as triton_attention
+from sharpmax.torch.triton import launch
+from sharpmax.torch.triton import trial as triton_trial
+from sharpmax.torch.triton.launch import Blocks
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -51,20 +52,20 @@ SHARPENING = sx.Polynomial((0.1, 0.3, 0.9), threshold=0.2)  # smooth wherever en
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Blocks so small that problems here have several, of uneven sizes."""
-    monkeypatch.setattr(triton_launch, "choices", lambda *_: (Blocks(16, 16, 4, 1),))
+    monkeypatch.setattr(launch, "block_choices", lambda *_: (Blocks(16, 16, 4, 1),))
 
 
 @pytest.fixture
 def ran(monkeypatch):
     """Which kernels ran."""
     names = []
-    launch = triton_launch._launch
+    run = launch._launch
 
     def spy(kernel, *rest):
         names.append(kernel.__name__)
-        launch(kernel, *rest)
+        run(kernel, *rest)
 
-    monkeypatch.setattr(triton_launch, "_launch", spy)
+    monkeypatch.setattr(launch, "_launch", spy)
     return names
 
 
@@ -104,7 +105,7 @@ def test_equals_attention_to_the_visible_keys(rng, options, kind, size, causal, 
 @pytest.mark.parametrize("sizes", [(3, 20), (17, 1)])
 def test_any_blocks_and_head_sizes(rng, monkeypatch, blocks, sizes):
     """Values may have another size than keys, and neither need be a power of two."""
-    monkeypatch.setattr(triton_launch, "choices", lambda *_: (blocks,))
+    monkeypatch.setattr(launch, "block_choices", lambda *_: (blocks,))
     dim, size = sizes
     shapes = ((1, 2, 37, dim), (1, 1, 41, dim), (1, 1, 41, size))
     arrays = [rng.normal(size=shape) for shape in shapes]
@@ -383,7 +384,7 @@ def test_blocks_that_nobody_sees_are_not_computed(rng, options):
 def test_keys_may_begin_later(rng, first_key):
     """As a part of the keys of a longer sequence."""
     given = [tensor[:1, :2] for tensor in tensors(make(rng, 19, 21))]
-    problem = replace(pose(*given, is_causal=True, window=9), first_key=first_key)
+    problem = replace(prepare_inputs(*given, is_causal=True, window=9), first_key=first_key)
     ours, stats = triton_attention.attend(problem, sx.PAPER, True)
     expected, true = reference.attend(problem, sx.PAPER)
     torch.testing.assert_close(ours, expected)
@@ -423,22 +424,22 @@ ONES = torch.ones(1, 2, 5, 8, device=DEVICE)
         (dict.fromkeys(("query", "key", "value"), ONES.to("meta")), "meta tensors (CUDA only)"),
         ({"compiled": ONES.cpu()}, "cpu tensors (CUDA only; "),
         ({"compiled": ONES.double().to("cpu")}, "cpu tensors"),
-        ({"missing": True}, "anything without triton (pip install 'sharpmax[triton]')"),
+        ({"missing": True}, "running without triton (pip install 'sharpmax[triton]')"),
     ],
     ids=lambda it: it if isinstance(it, str) else "",
 )
 def test_what_it_cannot_do_is_named(monkeypatch, options, name):
     options = dict(options)
     if options.pop("missing", False):
-        monkeypatch.setattr(triton_launch, "find", lambda: None)
+        monkeypatch.setattr(launch, "find_modules", lambda: None)
     if (compiled := options.pop("compiled", None)) is not None:
         found = SimpleNamespace(interpreted=False)
-        monkeypatch.setattr(triton_launch, "find", lambda: found)
+        monkeypatch.setattr(launch, "find_modules", lambda: found)
         options |= dict.fromkeys(("query", "key", "value"), compiled)
     call = dict.fromkeys(("query", "key", "value"), ONES) | options
     with pytest.raises(NotImplementedError) as error:
         scaled_dot_product_attention(**call, impl="triton")
-    assert str(error.value).startswith(f'impl="triton" cannot do {name}')
+    assert str(error.value).startswith(f'impl="triton" does not support {name}')
 
 
 def test_auto_takes_it_on_cuda_where_fused_cannot(monkeypatch):
@@ -450,11 +451,11 @@ def test_auto_takes_it_on_cuda_where_fused_cannot(monkeypatch):
             query=tensor,
             key=tensor,
             value=None,
-            differentiates=True,
+            needs_gradient=True,
         )
         monkeypatch.setattr(fused, "refusal", lambda _: fused_refuses)
         monkeypatch.setattr(triton_attention, "refusal", lambda _: triton_refuses)
-        monkeypatch.setattr(triton_trial, "passes", lambda _: passes)
+        monkeypatch.setattr(triton_trial, "passes", lambda *_: passes)
         return api._choose(problem, sx.PAPER, None, "auto", stats=False)
 
     assert chosen("cuda", None, None) == "fused"
@@ -465,11 +466,11 @@ def test_auto_takes_it_on_cuda_where_fused_cannot(monkeypatch):
 
 
 def test_a_trial_finds_what_does_not_work(monkeypatch):
-    monkeypatch.setattr(triton_launch, "choices", lambda *_: (Blocks(64, 64, 4, 1),))
+    monkeypatch.setattr(launch, "block_choices", lambda *_: (Blocks(64, 64, 4, 1),))
     ones = torch.ones(1, 1, 2, 8, dtype=torch.bfloat16, device=DEVICE)
-    problem = pose(ones, ones, ones)
+    problem = prepare_inputs(ones, ones, ones)
     with torch.inference_mode():  # wherever it is asked
-        assert triton_trial.passes(problem)
+        assert triton_trial.passes(problem, streaming_attend)
     right = triton_attention.attend
 
     def wrong(*given):
@@ -482,14 +483,14 @@ def test_a_trial_finds_what_does_not_work(monkeypatch):
     for attempt in (wrong, broken):
         triton_trial._passes.cache_clear()
         monkeypatch.setattr(triton_attention, "attend", attempt)
-        assert not triton_trial.passes(problem)
+        assert not triton_trial.passes(problem, streaming_attend)
     triton_trial._passes.cache_clear()
 
 
 def test_float64_is_refused_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(triton_launch, "find", lambda: SimpleNamespace(interpreted=False))
+    monkeypatch.setattr(launch, "find_modules", lambda: SimpleNamespace(interpreted=False))
     tensor = SimpleNamespace(shape=(1, 1, 1, 1, 8), device=SimpleNamespace(type="cuda"))
-    problem = SimpleNamespace(dropout=0.0, query=tensor, value=None, wide=torch.float64)
+    problem = SimpleNamespace(dropout=0.0, query=tensor, value=None, stats_dtype=torch.float64)
     assert triton_attention.refusal(problem) == "float64"
 
 
