@@ -228,10 +228,15 @@ def _apply_mask(
 
 @inner(forceinline=True)
 def _largest(logits: Float[np.ndarray, "rows keys"], r: int, begin: int, end: int) -> Any:
-    """Return the largest logit of a part of row r."""
-    largest = _ordered(Float32(-np.inf))
+    """Return the largest logit of a part of row r; NaN if there are only NaN and -inf."""
+    hidden = _ordered(Float32(-np.inf))
+    largest = hidden
     for j in range(np.uintp(begin), np.uintp(end)):
         largest = max(largest, _ordered(logits[r, j]))
+    if largest == hidden:  # a NaN with a minus sign is ordered below -inf
+        for j in range(np.uintp(begin), np.uintp(end)):
+            if logits[r, j] != logits[r, j]:
+                return logits[r, j]
     return _from_bits(largest ^ ((largest >> 31) & ALL_BUT_SIGN))
 
 
