@@ -81,7 +81,8 @@ def visible_keys(inputs: Inputs) -> Bool[Tensor, "batch kv_heads group query key
     if inputs.mask is not None:
         visible = visible & inputs.mask
     if inputs.bias is not None:
-        visible = visible & (inputs.bias > torch.finfo(inputs.bias.dtype).min)
+        # Not `>`, which would hide a NaN: it is visible and spoils its row.
+        visible = visible & ~(inputs.bias <= torch.finfo(inputs.bias.dtype).min)
     return visible
 
 

@@ -119,7 +119,7 @@ def visible_by_mask(
         added = tl.load(mask + places, mask=visible, other=0.0)
         if added.dtype != tl.float64:
             added = added.to(tl.float32)
-        visible = visible & (added > LOWEST)
+        visible = visible & ((added > LOWEST) | (added != added))  # a NaN is visible
     return visible, added
 
 
