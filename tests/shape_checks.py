@@ -48,16 +48,17 @@ def checked(shaped: tuple[str, ...], function: Callable[..., Any]) -> Callable[.
     return wrapper
 
 
-@functools.cache
-def _annotations(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
-    """Signature and types, asked for at the first call: a class may name itself."""
-    return inspect.signature(function), typing.get_type_hints(function)
+# By function, asked for at its first call: a class may name itself. Not `functools.cache`, of which
+# torch.compile warns.
+_annotations: dict[Callable[..., Any], tuple[inspect.Signature, dict[str, Any]]] = {}
 
 
 def _compare(
     shaped: tuple[str, ...], function: Callable[..., Any], args: Any, kwargs: Any, answer: Any
 ) -> None:
-    signature, hints = _annotations(function)
+    if function not in _annotations:
+        _annotations[function] = inspect.signature(function), typing.get_type_hints(function)
+    signature, hints = _annotations[function]
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
     values = {**bound.arguments, "return": answer}
