@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import sharpmax as sx
 import truth
@@ -196,3 +198,19 @@ def small_blocks():
         patch.setattr(cpu_blockwise, "TILE", 7)
         patch.setattr(launch, "block_choices", lambda *_: (launch.Blocks(16, 16, 4, 1),))
         yield
+
+
+class Largest(TorchDispatchMode):
+    """The largest array that any operation made, in numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.made = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        answer = function(*args, **(kwargs or {}))
+        for leaf in tree_leaves(answer):
+            if isinstance(leaf, torch.Tensor):
+                storage = leaf.untyped_storage().nbytes() // leaf.element_size()
+                self.made = max(self.made, min(leaf.numel(), storage))
+        return answer

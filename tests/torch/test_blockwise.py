@@ -6,29 +6,12 @@ import math
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import sharpmax as sx
+from attention_cases import Largest
 from sharpmax.torch import attention, attention_stats, blockwise, scaled_dot_product_attention
 
 TOKENS = 1024
-
-
-class Largest(TorchDispatchMode):
-    """The largest array that any operation made, in numbers."""
-
-    def __init__(self):
-        super().__init__()
-        self.made = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        answer = function(*args, **(kwargs or {}))
-        for leaf in tree_leaves(answer):
-            if isinstance(leaf, torch.Tensor):
-                storage = leaf.untyped_storage().nbytes() // leaf.element_size()
-                self.made = max(self.made, min(leaf.numel(), storage))
-        return answer
 
 
 @pytest.fixture
