@@ -112,7 +112,7 @@ def attention(
         causal=bool(is_causal),
         scale=_array.logit_scale(scale, query.shape[-1]),
         softcap=None if softcap is None else _array.positive_number("softcap", softcap),
-        window=_array.whole("window", window),
+        window=_array.optional_count("window", window),
     )
     answer = blockwise.attend(arrays, policy, _count_threads(threads), stats=True)
     assert answer.output is not None
@@ -159,7 +159,7 @@ def attention_stats(
         causal=bool(is_causal),
         scale=_array.logit_scale(scale, query.shape[-1]),
         softcap=None if softcap is None else _array.positive_number("softcap", softcap),
-        window=_array.whole("window", window),
+        window=_array.optional_count("window", window),
     )
     answer = blockwise.attend(arrays, policy, _count_threads(threads), stats=True)
     return Stats(*(array.reshape(query.shape[:-1]) for array in answer.stats))
@@ -243,4 +243,4 @@ def _count_heads(query: Any, key: Any, value: Any, enable_gqa: bool) -> tuple[in
 
 
 def _count_threads(threads: int | None) -> int:
-    return _array.whole("threads", threads) or usable_cores()
+    return _array.optional_count("threads", threads) or usable_cores()

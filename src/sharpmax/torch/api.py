@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sharpmax.policies import PAPER, Constant, LogLength, Policy, Polynomial, needs_entropy
+from sharpmax.policies import PAPER, Policy, needs_entropy, traits
 from sharpmax.torch import cpu, fused, reference, streaming
 from sharpmax.torch.interface import AttentionOutput, AttentionStats, Inputs, prepare_inputs
 from sharpmax.torch.reference import Normaliser
@@ -268,7 +268,7 @@ def _is_learned(policy: Policy, inputs: Inputs) -> bool:
 
     The policy is called on one row per head, and only if nothing else needs a gradient.
     """
-    fixed = isinstance(policy, (Constant, LogLength, Polynomial)) or not callable(policy)
+    fixed = not traits(policy).learned or not callable(policy)
     if fixed or inputs.needs_gradient or not torch.is_grad_enabled():
         return False
     shape = (1, *inputs.query.shape[1:3], 1)
