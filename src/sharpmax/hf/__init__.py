@@ -3,6 +3,9 @@ whether that helps, and put it back."""
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 from sharpmax._errors import MissingExtraError
 
 try:
@@ -13,7 +16,7 @@ except ModuleNotFoundError as error:
 
 from sharpmax.hf.certify.certify import Certificate, certify
 from sharpmax.hf.checkpoint import forget
-from sharpmax.hf.evaluate.conditions import Arm
+from sharpmax.hf.evaluate.conditions import Condition
 from sharpmax.hf.evaluate.evaluate import Evaluation, evaluate
 from sharpmax.hf.loading.loader import load
 from sharpmax.hf.patch.registration import register
@@ -25,9 +28,9 @@ from sharpmax.hf.tune.calibration import Calibration
 
 __all__ = [
     "AdaptiveTemperatureLogitsProcessor",
-    "Arm",
     "Calibration",
     "Certificate",
+    "Condition",
     "Evaluation",
     "LengthTemperatureWarning",
     "OtherWeightsWarning",
@@ -41,3 +44,10 @@ __all__ = [
     "scan",
     "sharpen",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Arm":
+        warnings.warn("Arm is deprecated: use Condition", DeprecationWarning, stacklevel=2)
+        return Condition
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from transformers import PreTrainedModel
 
-from sharpmax.hf.checkpoint import Parts
+from sharpmax.hf.checkpoint import Checkpoint
 from sharpmax.hf.model_info import fingerprint
 from sharpmax.hf.patch.layers import own_temperature
 from sharpmax.hf.patch.parity import require_support
+from sharpmax.hf.progress import Progress, ProgressCallback
 from sharpmax.hf.scan import forward, labels
-from sharpmax.hf.scan.forward import Plan
+from sharpmax.hf.scan.forward import Pass, Plan
 from sharpmax.hf.scan.inputs import inputs_of
 from sharpmax.hf.scan.prompts import UserPrompt, choose
 from sharpmax.policies import Policy
 from sharpmax.results import Result, Stopwatch
-
-Progress = Callable[[float], None]
-"""Told the share of the work that is done, 0 to 1."""
 
 
 class Scan(Result):
@@ -105,7 +104,7 @@ def scan(
     name: str | None = None,
     notes: Sequence[str] = (),
     resume: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Scan:
     """Measure the attention of each head on one input of each length, by one forward pass a length
     and without a matrix of tokens by tokens: memory grows with the length, not with its square.
@@ -132,32 +131,36 @@ def scan(
         "policy": None if policy is None else repr(policy),
         **plan.numbers,
     }
-    parts = Parts.open(resume, config | {"weights_sha256": fingerprint(model)})
-    bar = _Bar(progress, [len(tokens) for tokens in inputs.values()], len(plan.layers))
+    checkpoint = Checkpoint(resume, "scan", config | {"weights_sha256": fingerprint(model)})
+    finished = _finished_passes(checkpoint)
+    # A pass over n tokens takes about as long as n + n * n / 4,000.
+    steps = Progress(progress, [len(some) + len(some) ** 2 / 4000 for some in inputs.values()])
+    finish_layer = partial(steps.finish_part, len(plan.layers))
     for length, tokens in inputs.items():
-        if length not in parts.done:
-            parts.add(length, forward.run(model, plan, tokens, policy, bar.layer))
-        bar.length()
-    return _result(config, plan, inputs, parts, watch)
+        if length not in finished:
+            finished[length] = forward.run(model, plan, tokens, policy, finish_layer)
+            _keep_pass(checkpoint, length, finished[length])
+        steps.finish_step()
+    return _result(config, plan, inputs, finished, watch)
 
 
-class _Bar:
-    """How much of the work is done: a pass costs about n + n * n / 4,000 for n tokens."""
+def _finished_passes(checkpoint: Checkpoint) -> dict[int, Pass]:
+    """Return the passes in a checkpoint by length."""
+    passes = {
+        int(length): Pass({}, seconds)
+        for length, seconds in checkpoint.values.setdefault("seconds", {}).items()
+    }
+    for key, array in checkpoint.arrays.items():
+        length, _, name = key.partition("_")
+        passes[int(length)].arrays[name] = array
+    return passes
 
-    def __init__(self, progress: Progress | None, tokens: list[int], layers: int) -> None:
-        self.report = progress or (lambda share: None)
-        costs = [count + count * count / 4000 for count in tokens]
-        self.shares = [cost / sum(costs) for cost in costs]
-        self.layers, self.seen, self.done = layers, 0, 0
 
-    def layer(self) -> None:
-        self.seen += 1
-        now = self.shares[self.done] * self.seen / self.layers
-        self.report(sum(self.shares[: self.done]) + now)
-
-    def length(self) -> None:
-        self.done, self.seen = self.done + 1, 0
-        self.report(sum(self.shares[: self.done]))
+def _keep_pass(checkpoint: Checkpoint, length: int, finished: Pass) -> None:
+    """Save a finished pass to a checkpoint."""
+    checkpoint.arrays |= {f"{length}_{name}": array for name, array in finished.arrays.items()}
+    checkpoint.values["seconds"][str(length)] = finished.seconds
+    checkpoint.save()
 
 
 def described(model: PreTrainedModel, name: str | None, notes: Sequence[str]) -> dict[str, Any]:
@@ -183,10 +186,10 @@ def _result(
     config: dict[str, Any],
     plan: Plan,
     inputs: dict[int, list[int]],
-    parts: Parts,
+    passes: dict[int, Pass],
     watch: Stopwatch,
 ) -> Scan:
-    found = [parts.done[length] for length in inputs]
+    found = [passes[length] for length in inputs]
     arrays = {name: np.stack([one.arrays[name] for one in found]) for name in found[0].arrays}
     tokens = [len(some) for some in inputs.values()]
     count = arrays["last_count"]
