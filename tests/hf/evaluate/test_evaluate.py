@@ -12,7 +12,7 @@ from hf.small import llama, tokenizer
 from sharpmax import PAPER, Constant
 from sharpmax._errors import UserError
 from sharpmax.hf.evaluate import stats
-from sharpmax.hf.evaluate.scoring import score_answers
+from sharpmax.hf.evaluate.scoring import Scores, score_answers
 from sharpmax.hf.evaluate.tasks import TASKS, make_prompts
 
 # sharpmax.hf.evaluate is the function, so the module needs an explicit import.
@@ -78,6 +78,30 @@ def test_rows_follow_from_the_arrays(evaluation):
     assert [values["p_adjusted"] for values in compared] == adjusted
     with pytest.raises(KeyError, match="no condition 'poem' at length 2"):
         evaluation.row(2, "poem")
+
+
+def test_a_better_condition_gains_and_its_p_value_is_adjusted(monkeypatch):
+    """The tiny model is never right, so that the scores are made up."""
+    generator = np.random.default_rng(0)
+    always_right = iter([False, True, False] * 40)  # plain, good, same
+
+    def score(model, tokenizer, prompt):
+        right = np.full(2, True) if next(always_right) else generator.random(2) < 0.2
+        return Scores(right, np.where(right, -0.1, -3.0))
+
+    monkeypatch.setattr(module, "score_answers", score)
+    policies = {"good": Constant(2.0), "same": Constant(1.0)}
+    evaluation = evaluate(policies=policies, prompts=20)
+    for length in (2, 3):
+        good, same = (evaluation.row(length, name)["compared"] for name in ("good", "same"))
+        assert good["gained"] > 20
+        assert good["lost"] == 0
+        assert good["low"] > 0.5
+        assert good["p"] < good["p_adjusted"] < 0.001
+        assert same["gained"] > 0
+        assert same["lost"] > 0
+        assert same["p_adjusted"] > 0.05
+        assert evaluation.row(length, "good")["accuracy"]["mean"] == 1
 
 
 def test_old_names_are_deprecated(evaluation):

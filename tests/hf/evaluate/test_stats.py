@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
@@ -60,6 +60,30 @@ def test_equal_answers_leave_an_interval():
     assert (found["difference"], found["gained"], found["lost"], found["p"]) == (0.0, 0, 0, 1.0)
     assert found["low"] < -0.01
     assert found["high"] > 0.01
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 60))
+def test_a_difference_has_the_interval_of_bonett_and_price(gained, lost, same):
+    base = np.array([False] * gained + [True] * lost + [True] * same)[:, None]
+    other = np.array([True] * gained + [False] * lost + [True] * same)[:, None]
+    found = stats.compare_answers(base, other)
+    size = gained + lost + same + 2
+    up, down = (gained + 1) / size, (lost + 1) / size
+    half = scipy_stats.norm.ppf(0.975) * ((up + down - (up - down) ** 2) / size) ** 0.5
+    assert found["difference"] == pytest.approx((gained - lost) / (size - 2))
+    assert (found["gained"], found["lost"]) == (gained, lost)
+    assert found["low"] == pytest.approx(max(-1, up - down - half))
+    assert found["high"] == pytest.approx(min(1, up - down + half))
+    assert found["detectable"] == stats.detectable_difference(size - 2, up + down)
+
+
+@given(st.floats(20, 5000), st.floats(0.05, 1))
+def test_the_detectable_difference_solves_connors_equation(questions, disagreement):
+    d = stats.detectable_difference(questions, disagreement)
+    assume(d <= disagreement)
+    level, power = scipy_stats.norm.ppf([0.975, 0.8])
+    expected = level * disagreement**0.5 + power * (disagreement - d * d) ** 0.5
+    assert questions**0.5 * d == pytest.approx(expected)
 
 
 def pairs(generator, prompts, questions, up, down, together):

@@ -13,7 +13,7 @@ from hf.families import FAMILIES
 from hf.small import llama, random_tokens, tokenizer
 from sharpmax import Constant
 from sharpmax._errors import UserError
-from sharpmax.hf.evaluate.scoring import score_answers
+from sharpmax.hf.evaluate.scoring import Scores, score_answers
 from sharpmax.hf.evaluate.tasks import TaskPrompt, make_prompts, resolve_task
 from sharpmax.hf.tune.head_profiles import measure_benefits, measure_entropies
 
@@ -165,6 +165,22 @@ def test_heads_chosen_by_answers_help():
     slack = 1e-2 * abs(enough)
     assert by_rate[str(chosen)] >= enough - slack
     assert all(score < enough + slack for rate, score in by_rate.items() if float(rate) < chosen)
+
+
+def test_the_smallest_rate_with_enough_gain_is_taken(monkeypatch):
+    means = dict(zip((0, *module.RATES), (-5.0, -4.5, -4.2, -4.05, -4.0, -4.1, -6.0), strict=True))
+    rows = iter([mean for mean in means.values() for _ in range(6)])
+    noise = np.random.default_rng(0).normal(size=(7, 6))
+    offsets = iter((noise - noise.mean(1, keepdims=True)).ravel())
+
+    def score(model, tokenizer, prompt):
+        return Scores(np.array([True]), np.array([next(rows) + next(offsets)]))
+
+    monkeypatch.setattr(module, "score_answers", score)
+    calibration = calibrate(model_for("answers"))
+    assert {head.rate for head in calibration.heads} == {0.2}  # a gain of 0.95 of at most 1
+    assert calibration.method["log_probability_of_long"] == -5.0
+    assert calibration.method["by_rate"] == {str(rate): means[rate] for rate in module.RATES}
 
 
 def test_the_log_probabilities_of_long_prompts_are_those_of_sharpened_models():
