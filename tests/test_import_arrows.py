@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 WRONG_IMPORTS = {
-    "ops/entropy.py": "import sharpmax.theory",  # an upper layer
+    "ops/state.py": "import sharpmax.theory",  # an upper layer
     "theory/spread.py": "def lazily():\n    import torch",  # only _array knows array libraries
     "torch/api.py": "import jax",  # a folder named after a framework imports no other
     "report/__init__.py": "import sharpmax.hf",  # reports only read results

@@ -13,7 +13,7 @@ from hf.families import FAMILIES
 from hf.small import llama, random_tokens
 from sharpmax import Constant
 from sharpmax._errors import UserError
-from sharpmax.hf.model_info import fingerprint
+from sharpmax.hf.model_info import weights_fingerprint
 from sharpmax.hf.tune.calibration import LIMIT, Architecture, ByRate, Head
 
 
@@ -21,7 +21,7 @@ def make_calibration(model, *heads, start=8):
     """Return a calibration of these (layer, head, rate)."""
     return shf.Calibration(
         model="tiny",
-        weights=fingerprint(model),
+        weights=weights_fingerprint(model),
         architecture=Architecture.of(model),
         method={"choose": "by hand"},
         from_tokens=start,
@@ -138,7 +138,7 @@ def test_other_weights_give_a_warning():
 def test_layers_and_heads_cannot_be_given_as_well():
     model = llama()
     with (
-        pytest.raises(UserError, match="says itself which heads"),
+        pytest.raises(UserError, match="cannot be combined with a calibration"),
         shf.sharpen(model, make_calibration(model, (0, 1, 0.5)), layers=[0]),
     ):
         pass

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from sharpmax._errors import UserError
-from sharpmax.hf.patch.layers import Layer, heads_of
+from sharpmax.hf.patch.layers import Layer, count_heads
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -135,13 +135,6 @@ def _split_linear(owner: nn.Module, name: str, heads: int) -> Projection:
     return Projection.split(*_read_linear(owner, name), heads)
 
 
-def _count_heads(layer: Layer) -> int:
-    heads = heads_of(layer)
-    if heads is None:
-        raise UserError(f"{type(layer.module).__name__} does not say how many heads it has")
-    return heads
-
-
 def _parent(model: PreTrainedModel, layer: Layer) -> Any:
     """Return the module that holds the layer."""
     return model.get_submodule(layer.name.rpartition(".")[0])
@@ -149,7 +142,7 @@ def _parent(model: PreTrainedModel, layer: Layer) -> Any:
 
 def _like_llama(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParameters:
     """Read a layer with q_proj and k_proj behind a norm, and perhaps norms of queries and keys."""
-    heads = _count_heads(layer)
+    heads = count_heads(layer)
     key_heads = heads // module.num_key_value_groups
     kind = "layernorm" if hasattr(module, "q_layernorm") else "norm"
     return LogitParameters(
@@ -166,7 +159,7 @@ def _like_llama(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParam
 
 def _olmo2(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParameters:
     """Read a layer whose input is not normalised, but the queries and keys of all heads are."""
-    heads = _count_heads(layer)
+    heads = count_heads(layer)
     key_heads = heads // module.num_key_value_groups
     return LogitParameters(
         input_norm=None,
@@ -180,7 +173,7 @@ def _olmo2(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParameters
 
 def _phi3(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParameters:
     """Read a layer with one projection: all queries, then all keys, then all values."""
-    heads, key_heads, dim = _count_heads(layer), module.num_key_value_heads, module.head_dim
+    heads, key_heads, dim = count_heads(layer), module.num_key_value_heads, module.head_dim
     weight, bias = _read_linear(module, "qkv_proj")
     start, stop = heads * dim, (heads + key_heads) * dim
     return LogitParameters(
@@ -193,7 +186,7 @@ def _phi3(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParameters:
 
 def _gpt_neox(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParameters:
     """Read a layer with one projection: per head its query, key and value."""
-    projection = _split_linear(module, "query_key_value", _count_heads(layer))
+    projection = _split_linear(module, "query_key_value", count_heads(layer))
     dim = projection.bias.shape[1] // 3
     return LogitParameters(
         input_norm=_parent(model, layer).input_layernorm,
@@ -205,7 +198,7 @@ def _gpt_neox(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParamet
 
 def _gpt2(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParameters:
     """Read a layer whose positions are in its normalised input; one projection as in Phi-3."""
-    heads = _count_heads(layer)
+    heads = count_heads(layer)
     weight, bias = _read_linear(module, "c_attn")
     size = len(weight) // 3
     return LogitParameters(
@@ -219,7 +212,7 @@ def _gpt2(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParameters:
 
 def _bert(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParameters:
     """Read a layer whose input was normalised at the end of the previous block or embeddings."""
-    heads = _count_heads(layer)
+    heads = count_heads(layer)
     before, _, _ = layer.name.rpartition(".attention.self")
     blocks, _, number = before.rpartition(".")
     norm = (
@@ -238,7 +231,7 @@ def _bert(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParameters:
 
 def _modernbert(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParameters:
     """Read a layer with one projection as in Phi-3; the embeddings normalise the first input."""
-    heads = _count_heads(layer)
+    heads = count_heads(layer)
     weight, bias = _read_linear(module, "Wqkv")
     size = len(weight) // 3
     norm = _parent(model, layer).attn_norm
@@ -259,7 +252,7 @@ def _t5(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParameters:
     """
     if module.is_decoder:
         raise UserError("the decoder of T5 cannot be certified: give model.get_encoder()")
-    heads = _count_heads(layer)
+    heads = count_heads(layer)
     tables: list[Any] = [
         other for other in model.modules() if hasattr(other, "relative_attention_bias")
     ]

@@ -13,9 +13,14 @@ from transformers import PreTrainedModel
 from sharpmax import theory
 from sharpmax._errors import UserError
 from sharpmax.hf.certify.bounds import bound_spreads
-from sharpmax.hf.patch.layers import Layer, attention_layers, growing_temperature
-from sharpmax.hf.scan.inputs import context_of, reads_two_texts
-from sharpmax.hf.scan.scan import Scan, described
+from sharpmax.hf.model_info import (
+    context_length,
+    describe_growing_temperature,
+    describe_model,
+    is_encoder_decoder,
+)
+from sharpmax.hf.patch.layers import Layer, attention_layers
+from sharpmax.hf.scan.scan import Scan
 from sharpmax.results import Result, Stopwatch
 
 if TYPE_CHECKING:
@@ -123,9 +128,9 @@ def certify(
         arrays["measured_spread"] = _measured_spread(model, bounds, scan)
     return Certificate(
         config={
-            **described(model, name, notes),
+            **describe_model(model, name, notes),
             "epsilons": list(EPSILONS),
-            "context": context_of(model),
+            "context": context_length(model),
             "scan": None if scan is None else _describe_scan(scan),
         },
         seeds=(),
@@ -142,12 +147,12 @@ def certify(
 
 def _require_bounded(model: PreTrainedModel) -> None:
     """Raise for models whose logits are not bounded by the weights of their layers."""
-    if reads_two_texts(model):
+    if is_encoder_decoder(model):
         raise UserError(
             f"{type(model).__name__} is an encoder-decoder: certify its encoder, "
             "model.get_encoder()"
         )
-    growing = growing_temperature(model)
+    growing = describe_growing_temperature(model)
     if growing is not None:
         raise UserError(
             f"{type(model).__name__} cannot be certified: its spread has no bound because of "

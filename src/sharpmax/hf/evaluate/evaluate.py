@@ -23,11 +23,9 @@ from sharpmax.hf.evaluate.tasks import (
     make_prompts,
     resolve_task,
 )
-from sharpmax.hf.model_info import fingerprint
-from sharpmax.hf.patch.context import evaluating
-from sharpmax.hf.patch.parity import require_support
+from sharpmax.hf.model_info import describe_model, weights_fingerprint
+from sharpmax.hf.patch.layers import evaluation_mode, require_support
 from sharpmax.hf.progress import Progress, ProgressCallback
-from sharpmax.hf.scan.scan import described
 from sharpmax.hf.tune.calibration import Calibration
 from sharpmax.policies import PAPER, Policy
 from sharpmax.results import Result, Stopwatch
@@ -168,7 +166,7 @@ def evaluate(
     by_length = make_prompts(model, task, tokenizer, lengths, prompts, questions, seed)
     conditions = make_conditions(model, {"paper": PAPER} if policies is None else policies)
     config = {
-        **described(model, name, notes),
+        **describe_model(model, name, notes),
         "task": task.name,
         "unit": task.unit,
         "lengths": list(by_length),
@@ -178,7 +176,9 @@ def evaluate(
         "inputs_sha256": hash_prompts(by_length.values()),
         "arms": {name: condition.describe() for name, condition in conditions.items()},
     }
-    checkpoint = Checkpoint(resume, "evaluate", config | {"weights_sha256": fingerprint(model)})
+    checkpoint = Checkpoint(
+        resume, "evaluate", config | {"weights_sha256": weights_fingerprint(model)}
+    )
     arrays = _score_conditions(model, tokenizer, by_length, conditions, checkpoint, progress)
     return _make_result(config, arrays, by_length, watch)
 
@@ -202,7 +202,7 @@ def _score_conditions(
     right = checkpoint.array("right", shape, -1, np.int8)  # -1: not asked yet
     log_probability = checkpoint.array("log_probability", shape, np.nan)
     shares = Progress(progress, [prompt.tokens for _, _, prompt in steps])
-    with evaluating(model):
+    with evaluation_mode(model):
         for row, number, prompt in steps:
             for column, condition in enumerate(conditions.values()):
                 if right[row, column, number, 0] < 0:

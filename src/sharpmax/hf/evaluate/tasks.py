@@ -16,8 +16,8 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
-from sharpmax.hf.scan.inputs import check_lengths, context_of
-from sharpmax.hf.scan.prompts import Passkey, encoded, maximum_question, plain
+from sharpmax.hf.model_info import context_length
+from sharpmax.hf.scan.prompts import Passkey, check_lengths, encode, maximum_question
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _require_context(
     model: PreTrainedModel, task: Task, by_length: dict[int, list[TaskPrompt]]
 ) -> None:
     """Raise if a prompt exceeds the model's context."""
-    context = context_of(model)
+    context = context_length(model)
     if context is None:
         return
     tokens = {
@@ -163,8 +163,8 @@ def _tokenize(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> TaskPrompt:
     A text is tokenised together with its answer, as a model that writes the answer would see it:
     tokenised apart, many tokenizers begin the answer with another token.
     """
-    texts = [encoded(tokenizer, text) for text, _ in pairs]
-    sequences = [encoded(tokenizer, text + answer) for text, answer in pairs]
+    texts = [encode(tokenizer, text) for text, _ in pairs]
+    sequences = [encode(tokenizer, text + answer) for text, answer in pairs]
     starts = [_common_prefix([text, both]) for text, both in zip(texts, sequences, strict=True)]
     # The last token of each question predicts the first of the answer, so it is never shared.
     shared = min(_common_prefix(sequences) if len(pairs) > 1 else min(starts), min(starts) - 1)
@@ -203,9 +203,9 @@ def make_passkey_prompt(
     """Ask for a five-digit number hidden in filler; text and question have `length` tokens."""
     _require_one_question("passkey", questions)
     key, depth = int(generator.integers(10_000, 100_000)), float(generator.random())
-    passkey = Passkey.of(tokenizer, key)
+    passkey = Passkey.create(tokenizer, key)
     context = passkey.tokens(length, depth)[: length - len(passkey.question)]
-    question_and_answer = plain(tokenizer, f"{Passkey.QUESTION} {key}")
+    question_and_answer = encode(tokenizer, f"{Passkey.QUESTION} {key}", special_tokens=False)
     start = _common_prefix([passkey.question, question_and_answer])
     return TaskPrompt(
         tuple(context),

@@ -32,9 +32,8 @@ from sharpmax.hf.evaluate.tasks import (
     make_prompts,
     resolve_task,
 )
-from sharpmax.hf.model_info import fingerprint
-from sharpmax.hf.patch.context import evaluating
-from sharpmax.hf.patch.parity import require_support
+from sharpmax.hf.model_info import weights_fingerprint
+from sharpmax.hf.patch.layers import evaluation_mode, require_support
 from sharpmax.hf.progress import Progress, ProgressCallback
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.tune.calibration import Architecture, Calibration, Head
@@ -155,14 +154,14 @@ def calibrate(
         settings
         | {
             "inputs_sha256": hash_prompts([short_prompts, long_prompts]),
-            "weights_sha256": fingerprint(model),
+            "weights_sha256": weights_fingerprint(model),
         },
     )
     passes = len(short_prompts) + len(long_prompts)
     passes += (1 + len(RATES)) * len(long_prompts) if choose == "answers" else 0
     shares = Progress(progress, [1.0] * passes)
     try:
-        with evaluating(model):
+        with evaluation_mode(model):
             measured = _measure(model, short_prompts, long_prompts, choose, checkpoint, shares)
             chosen = _choose_heads(measured, choose)
             draft = _draft(model, name, measured, chosen, settings, from_tokens)
@@ -290,7 +289,7 @@ def _draft(
         heads.append(Head(layer=layer, head=head, rate=1.0, **rounded))
     return Calibration(
         model=name or model.config._name_or_path or type(model).__name__,
-        weights=fingerprint(model),
+        weights=weights_fingerprint(model),
         architecture=Architecture.of(model),
         method=settings,
         from_tokens=from_tokens,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,14 @@ from sharpmax.hf.evaluate.scoring import (
     read_context,
 )
 from sharpmax.hf.evaluate.tasks import TaskPrompt
-from sharpmax.hf.patch import attention
-from sharpmax.hf.patch.context import ruled
-from sharpmax.hf.patch.layers import Layer, attention_layers
-from sharpmax.hf.scan.statistics import OF_LOGITS
+from sharpmax.hf.patch.attention import PLAIN, Observer
+from sharpmax.hf.patch.layers import (
+    Layer,
+    attention_layers,
+    observed_layers,
+    patched_attention,
+)
+from sharpmax.hf.scan.forward import LOGIT_ARGUMENTS
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.tune.calibration import Architecture
 from sharpmax.torch import attention_stats, scaled_dot_product_attention
@@ -42,7 +46,7 @@ def measure_entropies(
     entropies = np.full((len(factors), architecture.layers, max(architecture.heads)), np.nan)
     positions = answer_positions(prompt)
 
-    def make_observer(layer: Layer) -> Callable[[dict[str, Any]], Tensor]:
+    def make_observer(layer: Layer) -> Observer:
         def observe(arguments: dict[str, Any]) -> Tensor:
             for index, factor in enumerate(factors):
                 entropy = _sharpened_entropy(arguments, factor)
@@ -56,15 +60,10 @@ def measure_entropies(
 
         return observe
 
-    with torch.no_grad(), ruled(model, layers):
+    with torch.no_grad(), patched_attention(model, layers):
         cache = read_context(model, prompt)
-        for layer in layers:
-            attention.OBSERVERS[layer.module] = make_observer(layer)
-        try:
+        with observed_layers(layers, make_observer):
             answer_logits(model, prompt, cache)
-        finally:
-            for layer in layers:
-                attention.OBSERVERS.pop(layer.module, None)
     return entropies
 
 
@@ -72,7 +71,7 @@ def _sharpened_entropy(
     arguments: dict[str, Any], factor: float
 ) -> Float[Tensor, "questions heads query"]:
     """Return the entropy of softmax(factor * logits), in nats, from a layer's arguments."""
-    options = {name: arguments[name] for name in OF_LOGITS if name in arguments}
+    options = {name: arguments[name] for name in LOGIT_ARGUMENTS if name in arguments}
     mask = options.get("attn_mask")
     if factor != 1 and mask is not None and mask.dtype != torch.bool:
         raise NotImplementedError(
@@ -83,7 +82,7 @@ def _sharpened_entropy(
     options["scale"] = factor * (options.get("scale") or size**-0.5)
     if options.get("softcap") is not None:
         options["softcap"] *= factor  # factor * cap * tanh(x / cap): sharpened after the softcap
-    return attention_stats(arguments["query"], policy=attention.PLAIN, **options).entropy
+    return attention_stats(arguments["query"], policy=PLAIN, **options).entropy
 
 
 def measure_benefits(
