@@ -44,7 +44,7 @@ for every model, and are stored with every result."""
 
 
 class Scan(Result):
-    """What `scan` measured: attention statistics per head over growing inputs.
+    """Attention statistics per head over growing inputs, as `scan` measures them.
 
     The properties give arrays [length, layer, head] at the last position of each input. `arrays`
     also holds means over positions, as `mean_entropy` and so on. Where a layer has fewer heads than
@@ -52,6 +52,7 @@ class Scan(Result):
     """
 
     kind: Literal["scan"] = "scan"
+    """The kind of result."""
 
     @property
     def lengths(self) -> list[int]:
