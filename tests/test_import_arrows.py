@@ -47,7 +47,7 @@ def test_the_arrows_hold(copy):
         ("torch/api.py", "import sharpmax.hf"),
         ("report/__init__.py", "import sharpmax.hf"),
         ("report/__init__.py", "import sharpmax.app"),
-        ("app/rows.py", "import sharpmax.cli"),
+        ("app/softmax/rows.py", "import sharpmax.cli"),
         ("ops/state.py", "import torch"),
         ("theory/spread.py", "import sharpmax.torch"),
         ("torch/api.py", "import sharpmax.jax"),
