@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 import sharpmax as sx
-from hf.small import llama, tokenizer
+from hf.small import assert_nothing_is_patched, llama, tokenizer
 from report.pages import Page
 from sharpmax.app.background_jobs import Stopped
 from sharpmax.app.model.generate import GenerationRequest, TextPair, generate_pair, render_pair
 from sharpmax.hf.loading.loader import Loaded
-from sharpmax.hf.patch import attention
 
 
 def ignore(share: float) -> None:
@@ -41,7 +40,7 @@ def test_sharpening_changes_the_text_and_is_undone(loaded):
     assert first.plain != first.sharpened
     assert first == second
     assert loaded.model.config._attn_implementation == before
-    assert not attention.RULES
+    assert_nothing_is_patched()
 
 
 def test_only_what_is_chosen_is_sharpened(loaded):
@@ -61,7 +60,7 @@ def test_a_stop_leaves_the_model_as_it_was(loaded):
     with pytest.raises(Stopped):
         generate_pair(loaded, REQUEST, report)
     assert max(shares) < 0.7
-    assert not attention.RULES
+    assert_nothing_is_patched()
 
 
 @pytest.mark.parametrize(

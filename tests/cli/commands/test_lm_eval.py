@@ -153,7 +153,7 @@ def test_the_policy_reaches_every_head_in_padded_batches(folder, in_words, tmp_p
 def test_the_documented_command(folder, tmp_path, monkeypatch, succeed):
     """The command of the page, with a smaller model and with a policy that is plain attention."""
     (line,) = re.findall(r"^sharpmax (lm-eval .*)$", (ROOT / "docs/lm_eval.md").read_text(), re.M)
-    monkeypatch.setattr(catalogue, "folder", lambda report: folder)
+    monkeypatch.setattr(catalogue, "model_folder", lambda key, report: folder)
     before, out = sys.argv, tmp_path / "out"
     more = ["--policy", "constant:1", "--output_path", str(out), "--log_samples"]
     assert re.search(r"\|sharpmax_lookup\|.*\|acc ", succeed(*shlex.split(line), *more).out)
@@ -175,7 +175,7 @@ def test_the_harness_gets_the_arguments_and_the_policy_is_registered(
         received.append(model(TOKENS).logits)
 
     fake_harness.cli_evaluate = cli_evaluate
-    monkeypatch.setattr(catalogue, "folder", lambda report: folder)
+    monkeypatch.setattr(catalogue, "model_folder", lambda key, report: folder)
     before = sys.argv
     words = ["--model_args", "pretrained=smollm2,attn_implementation=sharpmax", "-b", "8"]
     succeed("lm-eval", "--policy", "constant:2", *words)

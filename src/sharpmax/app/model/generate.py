@@ -16,8 +16,7 @@ from sharpmax.app import views
 from sharpmax.app.background_jobs import Report
 from sharpmax.hf import sharpen
 from sharpmax.hf.loading.loader import Loaded
-from sharpmax.hf.patch.layers import own_temperature
-from sharpmax.hf.scan.inputs import context_of
+from sharpmax.hf.model_info import context_length, describe_length_temperature
 from sharpmax.policies import Policy
 
 EMPTY_TEXT = " (The model wrote nothing.)"
@@ -70,7 +69,7 @@ def generate_pair(loaded: Loaded, request: GenerationRequest, report: Report) ->
     plain = _generate(loaded, tokens, count, _ProgressReporter(report, 0, 2 * count))
     with sharpen(loaded.model, request.policy, layers=request.layers, heads=request.heads):
         sharpened = _generate(loaded, tokens, count, _ProgressReporter(report, count, 2 * count))
-    own = own_temperature(loaded.model)
+    own = describe_length_temperature(loaded.model)
     notes = () if own is None else (f"The model has a length temperature of its own: {own}.",)
     decode = loaded.tokenizer.decode
     return TextPair(
@@ -103,7 +102,7 @@ def _encode_prompt(loaded: Loaded, request: GenerationRequest) -> list[int]:
     else:
         encoded = tokenizer(request.prompt, verbose=False)
     tokens = list(encoded["input_ids"])
-    context = context_of(loaded.model)
+    context = context_length(loaded.model)
     if context is not None and len(tokens) + request.max_tokens > context:
         raise UserError(
             f"the prompt has {len(tokens):,} tokens, and with {request.max_tokens:,} more it is "

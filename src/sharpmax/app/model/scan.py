@@ -14,7 +14,7 @@ from sharpmax.app.background_jobs import Report
 from sharpmax.app.input_parsing import parse_selection
 from sharpmax.app.model.model_cache import ModelCache
 from sharpmax.hf import Scan, scan
-from sharpmax.hf.scan.inputs import reads_two_texts
+from sharpmax.hf.model_info import is_encoder_decoder
 
 PROMPTS = {
     "max": "the largest number",
@@ -47,7 +47,7 @@ def scan_model(
             file.write_text(text, "utf-8")
         model = loaded.model
         return scan(
-            model.get_encoder() if reads_two_texts(model) else model,
+            model.get_encoder() if is_encoder_decoder(model) else model,
             loaded.tokenizer,
             selected_lengths,
             prompt,

@@ -53,14 +53,14 @@ def certify(
     refuse_overwriting(result_files(stem), overwrite)
     # Imported late so that `sharpmax --help` does not wait for a framework.
     from sharpmax import hf
-    from sharpmax.hf.scan.inputs import reads_two_texts
+    from sharpmax.hf.model_info import is_encoder_decoder
 
     measured = None if scan is None else _load_scan(scan)
     loaded = load_model(
         model, device="cpu", allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
     )
     certified = loaded.model
-    if reads_two_texts(certified):
+    if is_encoder_decoder(certified):
         print_status(f"{loaded.name} is an encoder-decoder: certifying its encoder")
         certified = certified.get_encoder()
     result = hf.certify(certified, scan=measured, name=loaded.name, notes=loaded.notes)

@@ -50,14 +50,14 @@ def lm_eval(
     except ModuleNotFoundError as error:
         package = (error.name or "lm_eval").partition(".")[0]
         raise MissingExtraError(package, "lm-eval", "sharpmax lm-eval") from error
-    from sharpmax.hf.loading import catalogue
-    from sharpmax.hf.patch import registration
+    from sharpmax.hf.loading.catalogue import model_folder
+    from sharpmax.hf.patch.attention import detect_use, register
 
     if any(map(SMOLLM2.search, arguments)):
-        folder = catalogue.folder(print_status)
+        folder = model_folder("smollm2", print_status)
         arguments = [SMOLLM2.sub(lambda _: str(folder), argument) for argument in arguments]
-    registration.register(chosen_policy)
-    was_called = registration.watch()
+    register(chosen_policy)
+    was_called = detect_use()
     own_arguments = sys.argv
     try:
         sys.argv = ["lm_eval", *arguments]

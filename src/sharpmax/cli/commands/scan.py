@@ -132,10 +132,10 @@ def run_scan(loaded: Loaded, out: Path, prompt: str, **options: object) -> Scan:
     `options` are passed to `sharpmax.hf.scan`.
     """
     from sharpmax import hf
-    from sharpmax.hf.scan.inputs import reads_two_texts
+    from sharpmax.hf.model_info import is_encoder_decoder
 
     model = loaded.model
-    if reads_two_texts(model):
+    if is_encoder_decoder(model):
         print_status(f"{loaded.name} is an encoder-decoder: scanning its encoder")
         model = model.get_encoder()
     with progress_bar("scanning") as progress:
