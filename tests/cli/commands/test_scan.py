@@ -102,7 +102,7 @@ def _pickle(folder):
     [
         (shutil.rmtree, "model"),
         (_delete_weights, "weights"),
-        (_truncate, "model.safetensors"),
+        (_truncate, "damaged weights"),
         (_pickle, "pickle"),
     ],
 )
