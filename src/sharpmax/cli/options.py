@@ -46,8 +46,7 @@ AllowPickle: TypeAlias = Annotated[
     ),
 ]
 TrustRemoteCode: TypeAlias = Annotated[
-    bool,
-    typer.Option("--trust-remote-code", help="Run Python code that comes with the model."),
+    bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
 ]
 Out: TypeAlias = Annotated[
     Path,
@@ -61,17 +60,11 @@ Overwrite: TypeAlias = Annotated[
 Processes: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        help="Number of jobs to run in parallel. Default: one per core.",
-        metavar="N",
-        min=1,
-        show_default=False,
+        help="Number of jobs to run in parallel. Default: one per core.", metavar="N", min=1
     ),
 ]
 Threads: TypeAlias = Annotated[
-    int | None,
-    typer.Option(
-        help="CPU threads to use. Default: PyTorch's.", metavar="N", min=1, show_default=False
-    ),
+    int | None, typer.Option(help="CPU threads to use. Default: PyTorch's.", metavar="N", min=1)
 ]
 
 CONDITION_HELP = (

@@ -36,7 +36,6 @@ def app(
             metavar="N",
             min=1,
             max=65535,
-            show_default=False,
         ),
     ] = None,
     browser: Annotated[

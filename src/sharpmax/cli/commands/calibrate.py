@@ -46,15 +46,12 @@ def calibrate(
         typer.Option(
             help="Lengths that the model answers well, such as 4,8. Default: depends on the task.",
             metavar="LIST",
-            show_default=False,
         ),
     ] = None,
     long: Annotated[
         str | None,
         typer.Option(
-            help="Lengths to sharpen for, such as 32. Default: depends on the task.",
-            metavar="LIST",
-            show_default=False,
+            help="Lengths to sharpen for, such as 32. Default: depends on the task.", metavar="LIST"
         ),
     ] = None,
     prompts: Annotated[

@@ -13,14 +13,7 @@ from rich.table import Table
 
 from sharpmax._errors import UserError
 from sharpmax._files import refuse_overwriting
-from sharpmax.cli.options import (
-    AllowPickle,
-    Model,
-    Out,
-    Overwrite,
-    TrustRemoteCode,
-    load_model,
-)
+from sharpmax.cli.options import AllowPickle, Model, Out, Overwrite, TrustRemoteCode, load_model
 from sharpmax.cli.output import print_written, result_files, save_result
 from sharpmax.cli.progress import print_status
 from sharpmax.results import Result
@@ -36,7 +29,6 @@ def certify(
         typer.Option(
             help="A scan.json of the same model, to show the measured spread beside the bound.",
             metavar="FILE",
-            show_default=False,
         ),
     ] = None,
     out: Out = Path("certify"),

@@ -42,7 +42,6 @@ def evaluate(
             help="What to compare with plain attention. Repeat to compare several. "
             f"{CONDITION_HELP} Default: paper.",
             metavar="POLICY",
-            show_default=False,
         ),
     ] = None,
     lengths: Annotated[
@@ -51,7 +50,6 @@ def evaluate(
             help="Prompt lengths, such as 16,32,64: names for lookup, tokens for passkey, numbers "
             "for max. Default: depends on the task.",
             metavar="LIST",
-            show_default=False,
         ),
     ] = None,
     prompts: Annotated[

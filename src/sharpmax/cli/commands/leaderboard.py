@@ -34,7 +34,6 @@ def leaderboard(
             "augmented: train on narrow ranges of values too. augmented-drop-in: drop-in into such "
             "a head. Repeat for several. Default: all.",
             metavar="TRACK",
-            show_default=False,
         ),
     ] = None,
     task: Annotated[
@@ -42,7 +41,6 @@ def leaderboard(
         typer.Option(
             help="max, second-max or most-frequent. Repeat for several. Default: all.",
             metavar="TASK",
-            show_default=False,
         ),
     ] = None,
     method: Annotated[
@@ -51,25 +49,15 @@ def leaderboard(
             help="A normaliser, layer-norm or step. Repeat for several. softmax is always "
             "included. Default: all.",
             metavar="METHOD",
-            show_default=False,
         ),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(
-            help="Steps per training, a multiple of 100. Default: 5000.",
-            metavar="N",
-            show_default=False,
-        ),
+        typer.Option(help="Steps per training, a multiple of 100. Default: 5000.", metavar="N"),
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(
-            help="Number of seeds, starting at 0. Default: 3.",
-            metavar="N",
-            min=1,
-            show_default=False,
-        ),
+        typer.Option(help="Number of seeds, starting at 0. Default: 3.", metavar="N", min=1),
     ] = None,
     processes: Processes = None,
     ray: Annotated[
@@ -78,7 +66,6 @@ def leaderboard(
             help="Run on the Ray cluster at this address (host:port or auto) instead of on this "
             "machine.",
             metavar="ADDRESS",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

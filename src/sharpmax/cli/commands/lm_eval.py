@@ -30,8 +30,7 @@ CONFIG_FILE = re.compile(r"--config\b|-C")
 def lm_eval(
     context: typer.Context,
     policy: Annotated[
-        str,
-        typer.Option(help=f"Policy that sharpens all heads: {POLICY_HELP}.", metavar="POLICY"),
+        str, typer.Option(help=f"Policy that sharpens all heads: {POLICY_HELP}.", metavar="POLICY")
     ] = "paper",
 ) -> None:
     """Run the lm-evaluation-harness on a sharpened model.

@@ -50,12 +50,10 @@ EXPERIMENTS = {
         options=("processes",),
     ),
     "figure1": Experiment(
-        "one_head",
-        "a head over a fixed vocabulary disperses as its input grows (Theorem 2.2)",
+        "one_head", "a head over a fixed vocabulary disperses as its input grows (Theorem 2.2)"
     ),
     "figure2": Experiment(
-        "max_retrieval.maps",
-        "attention of the max-retrieval head as its set grows",
+        "max_retrieval.maps", "attention of the max-retrieval head as its set grows"
     ),
     "figure3": Experiment(
         "head_entropy",
@@ -63,8 +61,7 @@ EXPERIMENTS = {
         options=("model",),
     ),
     "figure5": Experiment(
-        "power_series",
-        "entropy of ten elements of a power series, by base and temperature",
+        "power_series", "entropy of ten elements of a power series, by base and temperature"
     ),
     "figure6": Experiment(
         "max_retrieval.fit",
@@ -87,10 +84,7 @@ SETTINGS = {
 
 
 def reproduce(
-    name: Annotated[
-        str,
-        typer.Argument(help="One of the names above.", metavar="NAME", show_default=False),
-    ],
+    name: Annotated[str, typer.Argument(help="One of the names above.", metavar="NAME")],
     out: Out = Path("results"),
     overwrite: Overwrite = False,
     quick: Annotated[
@@ -108,7 +102,6 @@ def reproduce(
             help="Model for figure3: a folder or a model name on the Hugging Face hub. The paper "
             "uses google/gemma-2b. Default: smollm2.",
             metavar="MODEL",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -49,8 +49,7 @@ def scan(
         ),
     ] = "max",
     text: Annotated[
-        Path | None,
-        typer.Option(help="Text file for --prompt text.", metavar="FILE", show_default=False),
+        Path | None, typer.Option(help="Text file for --prompt text.", metavar="FILE")
     ] = None,
     lengths: Annotated[
         str | None,
@@ -58,23 +57,16 @@ def scan(
             help="Input lengths, such as 64,128,256: numbers for --prompt max, tokens otherwise. "
             "Default: 8 to 512 numbers or 64 to 4096 tokens, as far as they fit the model.",
             metavar="LIST",
-            show_default=False,
         ),
     ] = None,
     layers: Annotated[
         str | None,
-        typer.Option(
-            help="Layers to measure, such as 0,4-7. Default: all.",
-            metavar="LIST",
-            show_default=False,
-        ),
+        typer.Option(help="Layers to measure, such as 0,4-7. Default: all.", metavar="LIST"),
     ] = None,
     heads: Annotated[
         str | None,
         typer.Option(
-            help="Heads to measure in each layer, such as 0-3. Default: all.",
-            metavar="LIST",
-            show_default=False,
+            help="Heads to measure in each layer, such as 0-3. Default: all.", metavar="LIST"
         ),
     ] = None,
     policy: Annotated[
@@ -82,7 +74,6 @@ def scan(
         typer.Option(
             help=f"Measure the model while this policy sharpens it: {POLICY_HELP}.",
             metavar="POLICY",
-            show_default=False,
         ),
     ] = None,
     seed: Annotated[

@@ -34,7 +34,6 @@ def evaluate(
             "adaptive temperature in testing only. calibrated: some heads only, chosen with "
             "--calibration. Repeat for several. Default: all, calibrated only with --calibration.",
             metavar="NAME",
-            show_default=False,
         ),
     ] = None,
     calibration: Annotated[
@@ -42,7 +41,6 @@ def evaluate(
         typer.Option(
             help="Folder of test data with other seeds, at sizes of training and larger ones.",
             metavar="DATA",
-            show_default=False,
         ),
     ] = None,
     algorithm: Algorithm = None,
@@ -50,10 +48,7 @@ def evaluate(
     samples: Annotated[
         int | None,
         typer.Option(
-            help="Maximum number of samples per algorithm, size and seed.",
-            metavar="N",
-            min=1,
-            show_default=False,
+            help="Maximum number of samples per algorithm, size and seed.", metavar="N", min=1
         ),
     ] = None,
     batch: Annotated[int, typer.Option(help="Questions per batch.", metavar="N", min=1)] = 64,

@@ -27,29 +27,22 @@ def generate(
             "--algorithm",
             help="NAME, or NAME=SIZES such as minimum=4-16,32. Repeat for several. Default: all.",
             metavar="NAME[=SIZES]",
-            show_default=False,
         ),
     ] = None,
     largest: Annotated[
-        int | None,
-        typer.Option(
-            help="Leave out official sizes above this one.", metavar="N", show_default=False
-        ),
+        int | None, typer.Option(help="Leave out official sizes above this one.", metavar="N")
     ] = None,
     samples: Annotated[
         int | None,
         typer.Option(
             help="Samples per algorithm, size and seed. Default: 10000 for train, 125 for test.",
             metavar="N",
-            show_default=False,
         ),
     ] = None,
     seeds: Annotated[
         str | None,
         typer.Option(
-            help="Seeds, such as 0-2. Default: 0 for train, 3,14,35,81,94 for test.",
-            metavar="LIST",
-            show_default=False,
+            help="Seeds, such as 0-2. Default: 0 for train, 3,14,35,81,94 for test.", metavar="LIST"
         ),
     ] = None,
     overwrite: Overwrite = False,

@@ -24,17 +24,10 @@ TestData: TypeAlias = Annotated[
 Algorithm: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        "--algorithm",
-        help="Algorithm to use. Repeat for several. Default: all.",
-        metavar="NAME",
-        show_default=False,
+        "--algorithm", help="Algorithm to use. Repeat for several. Default: all.", metavar="NAME"
     ),
 ]
 Sizes: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        help="Problem sizes to use, such as 4-16,32. Default: all.",
-        metavar="LIST",
-        show_default=False,
-    ),
+    typer.Option(help="Problem sizes to use, such as 4-16,32. Default: all.", metavar="LIST"),
 ]

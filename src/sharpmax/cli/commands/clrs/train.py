@@ -30,14 +30,12 @@ def train(
             help="softmax, or adaptive: adaptive temperature in all heads. Repeat for several. "
             "Default: both.",
             metavar="NAME",
-            show_default=False,
         ),
     ] = None,
     seeds: Annotated[
         str,
         typer.Option(
-            help="Seeds for weights and order, such as 0-1. One training per seed.",
-            metavar="LIST",
+            help="Seeds for weights and order, such as 0-1. One training per seed.", metavar="LIST"
         ),
     ] = "0",
     algorithm: Algorithm = None,
@@ -48,7 +46,6 @@ def train(
             help="Maximum number of samples per algorithm and size: N for all, NAME=N for one "
             "algorithm. Repeat for several. Algorithms with more samples are seen more often.",
             metavar="N|NAME=N",
-            show_default=False,
         ),
     ] = None,
     model: Annotated[
@@ -65,7 +62,6 @@ def train(
             help="Tokens of the small model: characters, pieces (words and single digits) or pairs "
             "(of digits). Default: pairs.",
             metavar="NAME",
-            show_default=False,
         ),
     ] = None,
     shape: Annotated[
@@ -75,39 +71,32 @@ def train(
             "width=128, layers=4, heads=4, key_heads=4, head_size=32, inner=256, context=8192, "
             "rope_theta=10000.",
             metavar="NAME=N,...",
-            show_default=False,
         ),
     ] = None,
     steps: Annotated[
-        int | None,
-        typer.Option(help="Training steps. Default: 20000.", metavar="N", show_default=False),
+        int | None, typer.Option(help="Training steps. Default: 20000.", metavar="N")
     ] = None,
     batch: Annotated[
-        int | None,
-        typer.Option(help="Samples per step. Default: 32.", metavar="N", show_default=False),
+        int | None, typer.Option(help="Samples per step. Default: 32.", metavar="N")
     ] = None,
     micro: Annotated[
         int | None,
         typer.Option(
             help="Maximum number of samples in memory at a time, over all devices. Default: 16.",
             metavar="N",
-            show_default=False,
         ),
     ] = None,
     optimiser: Annotated[
-        str | None,
-        typer.Option(help="adamw or muon. Default: adamw.", metavar="NAME", show_default=False),
+        str | None, typer.Option(help="adamw or muon. Default: adamw.", metavar="NAME")
     ] = None,
     learning_rate: Annotated[
-        float | None,
-        typer.Option(help="Learning rate. Default: 0.001.", metavar="X", show_default=False),
+        float | None, typer.Option(help="Learning rate. Default: 0.001.", metavar="X")
     ] = None,
     growing: Annotated[
         float | None,
         typer.Option(
             help="Share of steps over which larger sizes are added, smallest first. Default: 0.",
             metavar="X",
-            show_default=False,
         ),
     ] = None,
     precision: Annotated[
@@ -117,8 +106,7 @@ def train(
         ),
     ] = "auto",
     saving_memory: Annotated[
-        bool,
-        typer.Option("--saving-memory", help="Recompute activations instead of keeping them."),
+        bool, typer.Option("--saving-memory", help="Recompute activations instead of keeping them.")
     ] = False,
     checkpoint_every: Annotated[
         int, typer.Option(help="Steps between checkpoints.", metavar="N", min=1)
