@@ -12,7 +12,7 @@ from sharpmax._errors import UserError
 from sharpmax.app import views
 from sharpmax.app.background_jobs import JobEnd, Report, Stopped, run_job, stop_job
 from sharpmax.app.input_parsing import parse_selection
-from sharpmax.app.model.generate import GenerationRequest, TextPair, generate_pair, render_pair
+from sharpmax.app.model.generation import GenerationRequest, TextPair, generate_pair, render_pair
 from sharpmax.app.model.model_cache import ModelCache
 from sharpmax.app.model.scan import PROMPTS, render_scan, scan_model
 from sharpmax.policy_names import make_policy, policy_title

@@ -10,7 +10,7 @@ import sharpmax as sx
 from hf.small import assert_nothing_is_patched, llama, tokenizer
 from report.pages import Page
 from sharpmax.app.background_jobs import Stopped
-from sharpmax.app.model.generate import GenerationRequest, TextPair, generate_pair, render_pair
+from sharpmax.app.model.generation import GenerationRequest, TextPair, generate_pair, render_pair
 from sharpmax.hf.loading.loader import Loaded
 
 
