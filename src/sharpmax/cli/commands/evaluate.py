@@ -39,8 +39,8 @@ def evaluate(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help="What to compare with plain attention. Repeat to compare several. "
-            f"{CONDITION_HELP} Default: paper.",
+            help=f"What to compare with plain attention: {CONDITION_HELP} Repeat to compare several. "
+            "Default: paper.",
             metavar="POLICY",
         ),
     ] = None,
