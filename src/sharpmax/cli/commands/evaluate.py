@@ -39,7 +39,7 @@ def evaluate(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"What to compare with plain attention: {CONDITION_HELP} Repeat to compare several. "
+            help=f"What to compare with plain attention: {CONDITION_HELP} Repeat for several. "
             "Default: paper.",
             metavar="POLICY",
         ),
