@@ -19,7 +19,7 @@ from measure import ratios
 import sharpmax as sx
 from sharpmax.results import Result, Stopwatch
 from sharpmax.torch import attention, attention_stats, scaled_dot_product_attention
-from sharpmax.torch.triton_launch import find
+from sharpmax.torch.triton.launch import find_modules
 
 HEADS, DIM = 8, 64
 TOKENS = (1024, 2048, 4096, 8192, 16_384, 32_768, 65_536)
@@ -150,7 +150,7 @@ def measure() -> Result:
 def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("this measures a GPU, and torch finds none")
-    if find() is None:
+    if find_modules() is None:
         raise SystemExit("triton is not installed: pip install 'sharpmax[triton]'")
     if len(sys.argv) != 2:
         raise SystemExit(

@@ -12,8 +12,8 @@ from sharpmax.cli.options import parse_condition, parse_range_option
 def test_conditions():
     name, condition = parse_condition("constant:1.2@0,4-6")
     assert name == "constant:1.2@0,4-6"
-    assert condition == shf.Arm(Constant(1.2), [0, 4, 5, 6])
-    assert parse_condition("paper") == ("paper", shf.Arm(PAPER))
+    assert condition == shf.Condition(Constant(1.2), [0, 4, 5, 6])
+    assert parse_condition("paper") == ("paper", shf.Condition(PAPER))
     with pytest.raises(UserError, match=r"none\.json does not exist"):
         parse_condition("none.json")
 

@@ -12,7 +12,7 @@ from sharpmax.cli.progress import print_status
 from sharpmax.policy_names import POLICY_HELP, parse_policy
 
 if TYPE_CHECKING:
-    from sharpmax.hf import Arm
+    from sharpmax.hf import Condition
     from sharpmax.hf.loading.loader import Loaded
 
 Model: TypeAlias = Annotated[
@@ -77,7 +77,7 @@ def parse_range_option(option: str, text: str | None) -> list[int] | None:
     return None if text is None else parse_ranges(option, text)
 
 
-def parse_condition(text: str) -> tuple[str, Arm]:
+def parse_condition(text: str) -> tuple[str, Condition]:
     """Return the name and the condition for a value of `--policy`.
 
     Args:
@@ -85,12 +85,12 @@ def parse_condition(text: str) -> tuple[str, Arm]:
             calibration (`calibration.json`).
     """
     # Imported late so that `sharpmax --help` does not wait for a framework.
-    from sharpmax.hf import Arm, Calibration
+    from sharpmax.hf import Calibration, Condition
 
     if text.endswith(".json"):
-        return Path(text).stem, Arm(Calibration.load(text))
+        return Path(text).stem, Condition(Calibration.load(text))
     policy, at, layers = text.partition("@")
-    return text, Arm(parse_policy(policy), parse_ranges("--policy", layers) if at else None)
+    return text, Condition(parse_policy(policy), parse_ranges("--policy", layers) if at else None)
 
 
 def load_model(

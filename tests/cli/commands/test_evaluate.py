@@ -10,8 +10,7 @@ import pytest
 import sharpmax.hf as shf
 from hf.small import llama, tokenizer
 from sharpmax import PAPER, Constant
-from sharpmax.hf.evaluate import marks
-from sharpmax.hf.evaluate.scoring import answers
+from sharpmax.hf.evaluate.scoring import score_answers
 
 SMALL = ["--lengths", "2,3", "--prompts", "6", "--questions", "1"]
 
@@ -34,12 +33,12 @@ def test_an_evaluation_is_a_table_a_result_and_a_picture(folder, tmp_path, succe
     options = [*SMALL, "--policy", "paper", "--policy", "constant:1.5@1-2", "--out", out]
     printed = succeed("evaluate", folder, *options).out
     result = shf.Evaluation.load(out / "evaluate_lookup.json")
-    assert result.arms == ["plain", "paper", "constant:1.5@1-2"]
+    assert result.conditions == ["plain", "paper", "constant:1.5@1-2"]
     direct = shf.evaluate(
         model(),
         tokenizer(),
         "lookup",
-        {"paper": PAPER, "band": shf.Arm(Constant(1.5), layers=[1, 2])},
+        {"paper": PAPER, "band": shf.Condition(Constant(1.5), layers=[1, 2])},
         lengths=[2, 3],
         prompts=6,
         questions=1,
@@ -55,20 +54,20 @@ def test_an_evaluation_is_a_table_a_result_and_a_picture(folder, tmp_path, succe
 
 
 def test_an_interrupted_evaluation_resumes(folder, tmp_path, run, succeed, monkeypatch):
-    monkeypatch.setattr(marks, "KEEP_EVERY", 0.0)
     module, calls = import_module("sharpmax.hf.evaluate.evaluate"), []
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_SAVES", 0.0)
 
     def interrupt(*arguments):
         if len(calls) == 9:
             raise KeyboardInterrupt
         calls.append(1)
-        return answers(*arguments)
+        return score_answers(*arguments)
 
     out = tmp_path / "out"
-    monkeypatch.setattr(module, "answers", interrupt)
+    monkeypatch.setattr(module, "score_answers", interrupt)
     assert run("evaluate", folder, *SMALL, "--out", out).code == 130
     assert (out / "evaluate_lookup.part.json").exists()
-    monkeypatch.setattr(module, "answers", answers)
+    monkeypatch.setattr(module, "score_answers", score_answers)
     succeed("evaluate", folder, *SMALL, "--out", out)
     assert not list(out.glob("*.part*"))
 
@@ -82,10 +81,10 @@ def test_an_interrupted_evaluation_resumes(folder, tmp_path, run, succeed, monke
         (["--policy", "paper@7"], "layers: no 7 among 3"),
         (["--policy", "none.json"], "none.json does not exist"),
         (["--policy", "paper", "--policy", "paper"], "have the same name"),
-        (["--lengths", "2,90"], "90 names are"),
-        (["--prompts", "5"], "prompts=5: a paired test can tell nothing"),
-        (["--questions", "3"], "asks for 3 different names, and there are 2"),
-        (["--task", "max", "--questions", "2"], "'max' asks one question a prompt"),
+        (["--lengths", "2,90"], "90 names make"),
+        (["--prompts", "5"], "prompts=5: no outcome of a paired test is significant"),
+        (["--questions", "3"], "asks for 3 different names of 2"),
+        (["--task", "max", "--questions", "2"], "'max' has one question per prompt"),
     ],
 )
 def test_an_error_leaves_nothing(folder, tmp_path, fail, arguments, message):
@@ -107,16 +106,39 @@ def test_a_calibration_is_made_and_used(folder, tmp_path, succeed, fail):
     options = [*SMALL[2:], "--lengths", "8", "--policy", path, "--out", out]
     succeed("evaluate", folder, *options)
     result = shf.Evaluation.load(out / "evaluate_lookup.json")
-    assert result.arms == ["plain", "calibration-answers"]
+    assert result.conditions == ["plain", "calibration-answers"]
     change = result.row(8, "calibration-answers")["log_probability_compared"]["difference"]
     assert abs(change) > 1e-6
+
+
+def test_an_interrupted_calibration_resumes(folder, tmp_path, run, succeed, monkeypatch):
+    module, out = import_module("sharpmax.hf.tune.calibrate"), tmp_path / "out"
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_SAVES", 0.0)
+    options = ["--short", "2,3", "--long", "8", "--prompts", "4", "--questions", "2", "--out", out]
+    calls = []
+
+    def interrupt_the_second(*arguments):
+        if calls:
+            raise KeyboardInterrupt
+        calls.append(arguments)
+        return score_answers(*arguments)
+
+    monkeypatch.setattr(module, "score_answers", interrupt_the_second)
+    assert run("calibrate", folder, *options).code == 130
+    assert (out / "calibration-answers.part.json").exists()
+    # The resumed command neither measures heads again nor repeats answered questions.
+    monkeypatch.setattr(module, "measure_entropies", None)
+    monkeypatch.setattr(module, "measure_benefits", None)
+    monkeypatch.setattr(module, "score_answers", score_answers)
+    succeed("calibrate", folder, *options)
+    assert [path.name for path in out.iterdir()] == ["calibration-answers.json"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--choose", "luck"], "choose='luck': expected one of answers, entropy"),
-        (["--short", "4", "--long", "2"], "give longer long inputs"),
+        (["--short", "4", "--long", "2"], "give longer long lengths"),
         (["--prompts", "2"], "prompts=2: give at least 4"),
     ],
 )

@@ -79,12 +79,13 @@ def calibrate(
     """Choose which heads of a model to sharpen, and how much.
 
     Writes a small JSON file, the calibration. Test it with `sharpmax evaluate --policy FILE`, and
-    apply it with `sharpmax.hf.sharpen`.
+    apply it with `sharpmax.hf.sharpen`. Interrupted calibrations resume when you run the same
+    command again.
     """
     path = out / f"calibration-{choose}.json"
     refuse_overwriting([path], overwrite)
     # Imported late so that `sharpmax --help` does not wait for a framework.
-    from sharpmax.hf import calibrate
+    from sharpmax.hf import calibrate, forget
 
     lengths = {
         "short": parse_range_option("--short", short),
@@ -97,6 +98,7 @@ def calibrate(
         allow_pickle=allow_pickle,
         trust_remote_code=trust_remote_code,
     )
+    checkpoint = path.with_suffix(".part.json")
     with progress_bar("calibrating") as progress:
         calibration = calibrate(
             loaded.model,
@@ -107,10 +109,12 @@ def calibrate(
             questions=questions,
             seed=seed,
             name=loaded.name,
+            resume=checkpoint,
             progress=progress,
             **lengths,
         )
     written = calibration.save(path, overwrite=overwrite)
+    forget(checkpoint)
     Console(highlight=False).print(table(calibration))
     print_written([written])
 

@@ -80,9 +80,9 @@ def evaluate(
     """
     # Imported late so that `sharpmax --help` does not wait for a framework.
     from sharpmax.hf import evaluate, forget
-    from sharpmax.hf.evaluate.tasks import task_of
+    from sharpmax.hf.evaluate.tasks import resolve_task
 
-    task_of(task)
+    resolve_task(task)
     stem = out / f"evaluate_{task}"
     refuse_overwriting(result_files(stem), overwrite)
     selected_lengths = parse_range_option("--lengths", lengths)
@@ -135,7 +135,7 @@ def table(result: Evaluation) -> Table:
     for heading in (config["unit"], "", "right %", "change", "95 %", "p", "log p"):
         comparison.add_column(heading, justify="left" if heading == "" else "right", no_wrap=True)
     for row in result.measurements["rows"]:
-        length = f"{row['length']:,}" if row["arm"] == result.arms[0] else ""
+        length = f"{row['length']:,}" if row["arm"] == result.conditions[0] else ""
         cells = [length, row["arm"], percent(row["accuracy"]["mean"])]
         if "compared" not in row:
             comparison.add_row(*cells, "", "", "", f"{row['log_probability']:.2f}")
