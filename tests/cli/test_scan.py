@@ -138,7 +138,7 @@ def _pickled(folder):
     [
         (shutil.rmtree, "model"),
         (_no_weights, "weights"),
-        (_truncated, "model.safetensors"),
+        (_truncated, "damaged weights"),
         (_pickled, "pickle"),
     ],
 )
