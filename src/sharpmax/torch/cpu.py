@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sharpmax.policies import Policy, differs_by_head, traits
+from sharpmax.policies import Constant, Policy, differs_by_head, traits
 from sharpmax.torch.interface import AttentionStats, Inputs
 
 REQUIRED = ("numba", "scipy", "threadpoolctl")
@@ -63,7 +63,7 @@ def attend(
     if not stats:
         return output, None
     entropy, log_sum_exp, count, factor, maximum, minimum = (
-        inputs.restore_shape(torch.from_numpy(array)) for array in answer.stats
+        torch.from_numpy(array).reshape(inputs.rows) for array in answer.stats
     )
     return output, AttentionStats(
         entropy=entropy,
@@ -83,6 +83,8 @@ class _ArrayPolicy:
         self.takes_arrays = traits(policy).any_library
 
     def __call__(self, entropy: Any, count: Any, /) -> Any:
+        if isinstance(self.policy, Constant):
+            return self.policy.inverse_temperature  # one number for all rows
         if self.takes_arrays:
             return self.policy(entropy, count)
         answer = self.policy(*map(torch.from_numpy, (entropy, count)))

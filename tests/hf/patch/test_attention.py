@@ -92,6 +92,7 @@ class Spy:
 # 1. An attention function without a mask function gets no masks.
 
 
+@pytest.mark.slow
 def test_nothing_is_registered_by_importing():
     program = """
 import sharpmax.hf
