@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,6 @@ from hypothesis import strategies as st
 import sharpmax as sx
 from attention_cases import (
     ALL,
-    DIFFERENTIABLE,
     EVERY_OPTION,
     STATS,
     TRITON,
@@ -25,8 +25,16 @@ from attention_cases import (
     tensor,
     widest,
 )
-from sharpmax.torch import attention, attention_stats, fused, scaled_dot_product_attention
+from sharpmax.torch import (
+    attention,
+    attention_stats,
+    fused,
+    reference,
+    scaled_dot_product_attention,
+    streaming,
+)
 from sharpmax.torch.interface import prepare_inputs
+from sharpmax.torch.triton import attention as triton
 
 
 def make(impl, queries, keys, heads=4, dim=8, seed=7):
@@ -344,17 +352,10 @@ def test_a_policy_that_differs_by_head_sees_all_heads(kv_heads):
         attention(*(one.float() for one in (query, query, query)), policy=ByHead(), impl="cpu")
 
 
-@pytest.mark.parametrize("impl", DIFFERENTIABLE)
+@pytest.mark.parametrize("impl", ["reference", "streaming", TRITON])
 @pytest.mark.parametrize("first_key", [0, 4, 30])
 def test_keys_may_begin_later(impl, first_key):
-    """The keys of a shard of a longer sequence, for those that read `first_key`."""
-    if impl == "fused":
-        pytest.skip("sharded_attention does not use it")
-    from dataclasses import replace
-
-    from sharpmax.torch import reference, streaming
-    from sharpmax.torch.triton import attention as triton
-
+    """As the keys of a shard of a longer sequence do."""
     tensors = make(impl, 19, 21, heads=2)
     attend = {"reference": reference, "streaming": streaming, "triton": triton}[impl].attend
     for options in ({"is_causal": True}, {"is_causal": True, "window": 9}, {"window": 9}):

@@ -73,14 +73,14 @@ class Answer(NamedTuple):
     output: Float[np.ndarray, "batch kv_heads group query value_dim"] | None
     numbers: Float[np.ndarray, "5 batch kv_heads group query"]
     """Entropy, log-sum-exp, inverse temperature, largest and smallest logit."""
-    count: Int[np.ndarray, "batch kv_heads group query"]
+    counts: Int[np.ndarray, "batch kv_heads group query"]
     """How many keys each row can see."""
 
     @property
     def stats(self) -> tuple[Any, ...]:
         """Entropy, log-sum-exp, count, inverse temperature, largest and smallest logit."""
         entropy, log_sum_exp, *rest = self.numbers
-        return entropy, log_sum_exp, self.count, *rest
+        return entropy, log_sum_exp, self.counts, *rest
 
 
 class Task(NamedTuple):
@@ -204,8 +204,8 @@ class _TaskRun:
     def _survey(self, memory: Float[np.ndarray, " size"], entropy: bool, stats: bool) -> None:
         """Compute the logits, and maximum, minimum, sum and moment of each row."""
         arrays = self.arrays
-        capped = arrays.softcap is not None
-        scale = arrays.scale / arrays.softcap if capped else arrays.scale * kernels.BITS
+        softcap = arrays.softcap
+        scale = arrays.scale * kernels.BITS if softcap is None else arrays.scale / softcap
         kernels.survey(
             arrays.query,
             arrays.key,
@@ -215,7 +215,7 @@ class _TaskRun:
             self.first,
             self.stop,
             np.float32(scale),
-            np.float32((arrays.softcap or 0) * kernels.BITS),
+            np.float32((softcap or 0) * kernels.BITS),
             NO_BIAS if arrays.bias is None else arrays.bias,
             np.float32(arrays.lowest),
             NO_MASK if arrays.mask is None else arrays.mask,
@@ -246,7 +246,7 @@ class _TaskRun:
         batch, head, group = task.blocks.T[:, :, None]
         group = group + np.arange(task.group)
         answer.numbers[:, batch, head, group, task.query] = numbers.reshape(5, *group.shape, -1)
-        answer.count[batch, head, group, task.query] = self.count.reshape(*group.shape, -1)
+        answer.counts[batch, head, group, task.query] = self.count.reshape(*group.shape, -1)
 
     def _weigh(
         self, memory: Float[np.ndarray, " size"], factor: Float[np.ndarray, "blocks rows"]
