@@ -44,7 +44,7 @@ for every model, and are stored with every result."""
 
 
 class Scan(Result):
-    """What `scan` measured: attention statistics per head over growing inputs.
+    """Attention statistics per head over growing inputs, as `scan` measures them.
 
     The properties give arrays [length, layer, head] at the last position of each input. `arrays`
     also holds means over positions, as `mean_entropy` and so on. Where a layer has fewer heads than
@@ -52,6 +52,7 @@ class Scan(Result):
     """
 
     kind: Literal["scan"] = "scan"
+    """The kind of result."""
 
     @property
     def lengths(self) -> list[int]:
@@ -189,25 +190,30 @@ def scan(
         "layers": [layer.index for layer in selection.layers],
         "heads": selection.heads,
     }
-    checkpoint = Checkpoint(resume, "scan", config | {"weights_sha256": weights_fingerprint(model)})
-    finished = _finished_passes(checkpoint)
+    checkpoint, passes = _open_checkpoint(resume, config, model)
     # A pass over n tokens takes about as long as n + n * n / 4,000.
-    steps = Progress(
-        progress, [len(tokens) + len(tokens) ** 2 / 4000 for tokens in inputs.values()]
-    )
-    finish_layer = partial(steps.finish_part, len(selection.layers))
+    costs = [len(tokens) + len(tokens) ** 2 / 4000 for tokens in inputs.values()]
+    steps = None if progress is None else Progress(progress, costs)
+    finish_layer = steps and partial(steps.finish_part, len(selection.layers))
     for length, tokens in inputs.items():
-        if length not in finished:
-            finished[length] = forward.measure_forward_pass(
+        if length not in passes:
+            passes[length] = forward.measure_forward_pass(
                 model, selection, tokens, policy, finish_layer
             )
-            _keep_pass(checkpoint, length, finished[length])
-        steps.finish_step()
-    return _result(config, selection, inputs, [finished[length] for length in inputs], watch)
+            if checkpoint is not None:
+                _save_pass(checkpoint, length, passes[length])
+        if steps is not None:
+            steps.finish_step()
+    return _make_result(config, selection, inputs, [passes[length] for length in inputs], watch)
 
 
-def _finished_passes(checkpoint: Checkpoint) -> dict[int, PassStatistics]:
-    """Return the passes in a checkpoint by length."""
+def _open_checkpoint(
+    path: str | Path | None, config: dict[str, Any], model: PreTrainedModel
+) -> tuple[Checkpoint | None, dict[int, PassStatistics]]:
+    """Return the checkpoint, if there is to be one, and the passes that it holds by length."""
+    if path is None:
+        return None, {}
+    checkpoint = Checkpoint(path, "scan", config | {"weights_sha256": weights_fingerprint(model)})
     passes = {
         int(length): PassStatistics({}, seconds)
         for length, seconds in checkpoint.values.setdefault("seconds", {}).items()
@@ -215,17 +221,16 @@ def _finished_passes(checkpoint: Checkpoint) -> dict[int, PassStatistics]:
     for key, array in checkpoint.arrays.items():
         length, _, name = key.partition("_")
         passes[int(length)].arrays[name] = array
-    return passes
+    return checkpoint, passes
 
 
-def _keep_pass(checkpoint: Checkpoint, length: int, finished: PassStatistics) -> None:
-    """Save a finished pass to a checkpoint."""
-    checkpoint.arrays |= {f"{length}_{name}": array for name, array in finished.arrays.items()}
-    checkpoint.values["seconds"][str(length)] = finished.seconds
+def _save_pass(checkpoint: Checkpoint, length: int, statistics: PassStatistics) -> None:
+    checkpoint.arrays |= {f"{length}_{name}": array for name, array in statistics.arrays.items()}
+    checkpoint.values["seconds"][str(length)] = statistics.seconds
     checkpoint.save()
 
 
-def _result(
+def _make_result(
     config: dict[str, Any],
     selection: Selection,
     inputs: dict[int, list[int]],
