@@ -1,7 +1,12 @@
-"""Hugging Face models: measure how their attention disperses, bound it, sharpen it, find out
-whether that helps, and put it back."""
+"""Attention of Hugging Face models: measure dispersion per head, bound it, sharpen it, evaluate it.
+
+Needs the extra `sharpmax[hf]`.
+"""
 
 from __future__ import annotations
+
+import warnings
+from typing import Any
 
 from sharpmax._errors import MissingExtraError
 
@@ -13,10 +18,10 @@ except ModuleNotFoundError as error:
 
 from sharpmax.hf.certify.certify import Certificate, certify
 from sharpmax.hf.checkpoint import forget
-from sharpmax.hf.evaluate.conditions import Arm
+from sharpmax.hf.evaluate.conditions import Condition
 from sharpmax.hf.evaluate.evaluate import Evaluation, evaluate
 from sharpmax.hf.loading.loader import load
-from sharpmax.hf.patch.registration import register
+from sharpmax.hf.patch.attention import register
 from sharpmax.hf.sampling import AdaptiveTemperatureLogitsProcessor
 from sharpmax.hf.scan.scan import Scan, scan
 from sharpmax.hf.sharpen import LengthTemperatureWarning, OtherWeightsWarning, sharpen
@@ -25,9 +30,9 @@ from sharpmax.hf.tune.calibration import Calibration
 
 __all__ = [
     "AdaptiveTemperatureLogitsProcessor",
-    "Arm",
     "Calibration",
     "Certificate",
+    "Condition",
     "Evaluation",
     "LengthTemperatureWarning",
     "OtherWeightsWarning",
@@ -41,3 +46,10 @@ __all__ = [
     "scan",
     "sharpen",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Arm":
+        warnings.warn("Arm is deprecated: use Condition", DeprecationWarning, stacklevel=2)
+        return Condition
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,7 +20,7 @@ from sharpmax.experiments.clrs_text.data import Sample, read
 from sharpmax.experiments.clrs_text.evaluate import Config
 from sharpmax.experiments.clrs_text.model import begun, opened
 from sharpmax.hf import sharpen
-from sharpmax.hf.scan import forward
+from sharpmax.hf.scan.forward import Selection, measure_forward_pass
 
 TEST = read(SAMPLE / "test", "test")
 calibrate = sys.modules["sharpmax.hf.tune.calibrate"]  # its function has the same name
@@ -158,10 +158,10 @@ def test_the_entropy_is_that_of_the_arm_s_own_weights(config, result):
     assert curves["inference"]["mean_entropy"][0] < curves["softmax"]["mean_entropy"][0] - 0.01
     ready = opened(f"{config.trained}/softmax-seed0/model")
     some = [one for one in TEST.samples if one[:2] == ("minimum", 4)][:2]
-    plan = forward.Plan.of(ready.model, None, None)
+    selection = Selection.create(ready.model)
     expected = np.mean(
         [
-            forward.run(ready.model, plan, list(one.question), sx.PAPER, lambda: None).arrays[
+            measure_forward_pass(ready.model, selection, list(one.question), sx.PAPER).arrays[
                 "last_entropy"
             ]
             for one in ready.tokens.examples(some)
@@ -204,8 +204,8 @@ def test_the_calibrated_arm_sharpens_the_chosen_heads_beyond_the_sizes_trained_a
     config, calibration, monkeypatch
 ):
     """As `sharpmax.hf.calibrate` finds them on the same questions; up to there nothing changes."""
-    monkeypatch.setattr(calibrate, "ERRORS", -1e9)  # after six steps of training all is chance,
-    monkeypatch.setattr(calibrate, "SHARE", -1e9)  # so every head is taken
+    monkeypatch.setattr(calibrate, "MIN_STANDARD_ERRORS", -1e9)  # after six steps of training all is chance,
+    monkeypatch.setattr(calibrate, "MIN_SHARE_OF_BEST", -1e9)  # so every head is taken
     both = replace(config, calibration=calibration, arms=("softmax", "calibrated"))
     found = evaluate.run(both).measurements["algorithms"]["bfs"]
     plain, fitted = (found["arms"][name] for name in both.arms)
@@ -231,7 +231,7 @@ def test_the_calibrated_arm_sharpens_the_chosen_heads_beyond_the_sizes_trained_a
 def test_where_no_head_helps_nothing_is_changed_and_the_reason_is_kept(
     config, calibration, monkeypatch
 ):
-    monkeypatch.setattr(calibrate, "ERRORS", 1e9)
+    monkeypatch.setattr(calibrate, "MIN_STANDARD_ERRORS", 1e9)
     both = replace(config, calibration=calibration, arms=("softmax", "calibrated"), samples=1)
     found = evaluate.run(both).measurements["algorithms"]["minimum"]["arms"]
     assert found["calibrated"]["accuracy"] == found["softmax"]["accuracy"]
