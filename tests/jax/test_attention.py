@@ -87,7 +87,7 @@ def assert_close(ours, theirs, tolerance=1e-13):
     scale=st.sampled_from([None, 0.2]),
     window=st.sampled_from([None, None, 4]),
 )
-@settings(max_examples=60)
+@settings(max_examples=36)
 def test_equals_attention_to_the_visible_keys(rng, sizes, kind, causal, scale, window):
     with jax.disable_jit():
         compare_with_truth(rng, sizes, kind, causal, scale, window)
@@ -136,19 +136,19 @@ def lengths(most):
     masked=st.booleans(),
     scale=st.sampled_from([None, 0.3]),
     window=st.sampled_from([None, 3, (5, 0), (0, 2)]),
-    query_lengths=lengths(13),
-    key_lengths=lengths(29),
+    query_lengths=lengths(9),
+    key_lengths=lengths(5),
 )
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_without_sharpening_it_is_jax_s_own(
     rng, causal, biased, masked, scale, window, query_lengths, key_lengths
 ):
-    arrays = [jnp.asarray(array, jnp.float32) for array in make(rng, 13, 29, kv_heads=2)]
+    arrays = [jnp.asarray(array, jnp.float32) for array in make(rng, 9, 5, kv_heads=1)]
     options = {"is_causal": causal, "scale": scale, "local_window_size": window}
     if biased:
-        options["bias"] = jnp.asarray(rng.normal(size=(1, 4, 13, 29)), jnp.float32)
+        options["bias"] = jnp.asarray(rng.normal(size=(1, 4, 9, 5)), jnp.float32)
     if masked:
-        options["mask"] = jnp.asarray(rng.random((2, 1, 13, 29)) < 0.6)
+        options["mask"] = jnp.asarray(rng.random((2, 1, 9, 5)) < 0.6)
     if query_lengths is not None:
         options["query_seq_lengths"] = np.array(query_lengths, np.int32)
     if key_lengths is not None:
@@ -190,7 +190,7 @@ def test_one_sequence_without_a_batch(rng):
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 def test_lower_precision(rng, dtype):
-    arrays = [jnp.asarray(array, dtype) for array in make(rng, 13, 29, kv_heads=2)]
+    arrays = [jnp.asarray(array, dtype) for array in make(rng, 9, 5, kv_heads=1)]
     exact = attention(*(array.astype(jnp.float64) for array in arrays))
     output, stats = attention(*arrays)
     assert output.dtype == dtype

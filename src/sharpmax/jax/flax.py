@@ -12,7 +12,7 @@ from sharpmax.jax.api import dot_product_attention
 from sharpmax.policies import PAPER, Policy
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Float, Shaped
 
 
 def attention_fn(policy: Policy = PAPER) -> Callable[..., Array]:
@@ -36,7 +36,7 @@ def attention_fn(policy: Policy = PAPER) -> Callable[..., Array]:
         key: Float[Array, "*batch key kv_heads dim"],
         value: Float[Array, "*batch key kv_heads value_dim"],
         bias: Float[Array, "..."] | None = None,
-        mask: Bool[Array, "..."] | None = None,
+        mask: Shaped[Array, "..."] | None = None,
         broadcast_dropout: bool = True,
         dropout_rng: Array | None = None,
         dropout_rate: float = 0.0,
