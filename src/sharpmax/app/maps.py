@@ -11,7 +11,7 @@ from sharpmax.app import policies, retrieval
 from sharpmax.app.retrieval import Seen
 from sharpmax.report.blocks import Column, Frames, Table
 from sharpmax.report.numbers import percent
-from sharpmax.report.page import fragment
+from sharpmax.report.renderers.html import fragment
 
 SHOWN_SETS = 32
 SHOWN_ITEMS = 16

@@ -17,7 +17,7 @@ import gradio as gr
 from markupsafe import Markup
 
 from sharpmax._errors import UserError
-from sharpmax.report import page
+from sharpmax.report.renderers import html
 
 VIEW = '<div class="sharpmax-view"><div class="palette"></div></div>'
 SHOW = """
@@ -62,8 +62,8 @@ def pad(**options: Any) -> gr.HTML:
 def head() -> str:
     """Style and script of the page: those of the reports, and what changes them."""
     # Of `:root` and `body` of a report's page there is nothing inside a view.
-    style = f".sharpmax-view {{\n{page.style()}\n}}\n{_asset('app.css')}"
-    return f"<style>{style}</style>\n<script>{page.script(_asset('live.js'))}</script>"
+    style = f".sharpmax-view {{\n{html.style()}\n}}\n{_asset('app.css')}"
+    return f"<style>{style}</style>\n<script>{html.script(_asset('live.js'))}</script>"
 
 
 def problem(text: object) -> Markup:

@@ -14,8 +14,8 @@ from sharpmax._errors import UserError
 from sharpmax.app.typed import MOST_ITEMS
 from sharpmax.normalisers import NORMALISERS
 from sharpmax.report.blocks import Axis, Chart, Column, Group, Line, Rule, Table
-from sharpmax.report.numbers import counted
-from sharpmax.report.page import fragment
+from sharpmax.report.numbers import plural
+from sharpmax.report.renderers.html import fragment
 
 POINTS = 160
 """Of a line: as many as a screen can show apart."""
@@ -84,7 +84,7 @@ def sentences(count: int, spread: float, temperature: float) -> list[str]:
     until = theory.items_until_dispersed(spread, HALF, temperature)
     when = f"From {until:,.0f} items on" if until <= FAR else f"Only beyond {FAR:.0e} items"
     return [
-        f"{counted(count, 'item')} whose logits differ by at most {spread:.3g}, at temperature "
+        f"{plural(count, 'item')} whose logits differ by at most {spread:.3g}, at temperature "
         f"{temperature:.3g}: softmax gives each a weight from {_tiny(low)} to {_tiny(high)}, and "
         f"its entropy is at least {least:.3f} of {np.log(count):.3f} nats. {when} no weight can "
         "reach one half."

@@ -6,12 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from sharpmax._files import refuse_overwriting
 from sharpmax.cli.evaluate import TASK_HELP
-from sharpmax.cli.formats import new_table
 from sharpmax.cli.options import (
     AllowPickle,
     Device,
@@ -26,7 +23,7 @@ from sharpmax.cli.progress import bar
 from sharpmax.cli.scan import say
 
 if TYPE_CHECKING:
-    from sharpmax.hf import Calibration
+    pass
 
 
 def calibrate(
@@ -65,6 +62,7 @@ def calibrate(
     path = out / f"calibration-{choose}.json"
     refuse_overwriting([path], overwrite)
     # Imported late: `sharpmax --help` should not wait for a framework.
+    from sharpmax import report
     from sharpmax.hf import calibrate, load
 
     wanted = {
@@ -93,32 +91,5 @@ def calibrate(
             **wanted,
         )
     written = found.save(path, overwrite=overwrite)
-    Console(highlight=False).print(table(found))
+    report.show(found)
     typer.echo(f"Written: {written}")
-
-
-def table(found: Calibration) -> Table:
-    """A line a head."""
-    of = sum(found.architecture.heads)
-    made = new_table(
-        f"{found.model}\n{len(found.heads)} of {of} heads are sharpened beyond "
-        f"{found.from_tokens:,} tokens, by 1 + rate log(n / {found.from_tokens:,})"
-    )
-    answered = any(one.benefit is not None for one in found.heads)
-    headings = (
-        "layer",
-        "head",
-        "rate",
-        "entropy, short",
-        "long",
-        *(["benefit"] if answered else []),
-    )
-    for heading in headings:
-        made.add_column(heading, justify="right", no_wrap=True)
-    for one in found.heads:
-        cells = [str(one.layer), str(one.head), f"{one.rate:.3g}"]
-        cells += [f"{one.short_entropy:.2f}", f"{one.long_entropy:.2f}"]
-        if one.benefit is not None and one.benefit_error is not None:
-            cells.append(f"{one.benefit:.2f} ± {one.benefit_error:.2f}")
-        made.add_row(*cells)
-    return made

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import numpy as np
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from sharpmax._errors import UserError
 from sharpmax._files import refuse_overwriting
 from sharpmax.cli.options import AllowPickle, Model, Out, Overwrite, TrustRemoteCode
 from sharpmax.cli.scan import say
-
-if TYPE_CHECKING:
-    from sharpmax.hf import Certificate
 
 
 def certify(
@@ -38,9 +31,8 @@ def certify(
     """
     refuse_overwriting(files_of(out), overwrite)
     # Imported late: `sharpmax --help` should not wait for a framework.
-    from sharpmax import hf, plot
+    from sharpmax import hf, report
     from sharpmax.hf.scan.inputs import reads_two_texts
-    from sharpmax.plot import style
 
     measured = None if scan is None else _scan_in(scan)
     loaded = hf.load(
@@ -56,8 +48,8 @@ def certify(
         subject = subject.get_encoder()
     result = hf.certify(subject, scan=measured, name=loaded.name, notes=loaded.notes)
     written = [result.save(files_of(out)[0], overwrite=overwrite)]
-    written += style.save(plot.draw(result), out / "certify", overwrite=overwrite)
-    print_table(result)
+    written += report.save_picture(report.draw(result), out / "certify", overwrite=overwrite)
+    report.show(result)
     typer.echo("Written: " + ", ".join(map(str, written)))
 
 
@@ -75,51 +67,3 @@ def _scan_in(path: Path) -> Any:
     if kind != "scan":
         raise UserError(f"--scan {path} is a result of kind {kind!r}, not a scan")
     return Scan.load(path)
-
-
-def print_table(result: Certificate) -> None:
-    """A line a layer, then what it means within the model's context."""
-    console = Console(highlight=False)
-    title = "The spread of logits that the weights allow; tokens from which on all are below"
-    table = Table(
-        title=f"{result.config['model']}\n{title}",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        collapse_padding=True,
-        pad_edge=False,
-    )
-    measured = result.measured_spread is not None
-    epsilons = result.config["epsilons"]
-    headings = ["layer", "smallest", "median", "largest", *(["measured"] if measured else [])]
-    for heading in (*headings, *(f"{epsilon:.0%}" for epsilon in epsilons)):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for layer in result.measurements["layers"]:
-        seen = layer.get("measured")
-        table.add_row(
-            str(layer["index"]),
-            *(size(layer[part]) for part in ("smallest", "median", "largest")),
-            *(["-" if seen is None else size(seen)] if measured else []),
-            *(power(layer["log10_items"][str(epsilon)]) for epsilon in epsilons),
-        )
-    console.print(table)
-    console.print(sentence(result))
-
-
-def size(spread: float) -> str:
-    return f"{spread:,.1f}" if spread < 100 else f"{spread:,.0f}"
-
-
-def power(logarithm: float) -> str:
-    """A number of tokens by its decimal logarithm, as a number while it is one to read."""
-    return f"{round(10**logarithm):,}" if logarithm < 7 else f"10^{logarithm:.0f}"
-
-
-def sentence(result: Certificate) -> str:
-    """How many heads the certificate says anything about within the context."""
-    context, heads = result.config["context"], result.spread_bound.size
-    least = power(float(result.log10_items(0.1).min()))
-    first = f"From {least} tokens on the first of {heads} heads cannot give any token 10 %"
-    if context is None:
-        return f"{first}."
-    within = int(np.sum(result.items_until_dispersed(0.1) <= context))
-    return f"{first}; within the context of {context:,} tokens that is so for {within} of them."

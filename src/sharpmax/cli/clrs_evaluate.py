@@ -59,10 +59,9 @@ def evaluate(
     refuse_overwriting(files_of(stem), overwrite)
     import torch
 
-    from sharpmax import plot
+    from sharpmax import report
     from sharpmax.experiments.clrs_text import evaluate as evaluating
     from sharpmax.experiments.clrs_text.arms import ARMS, PAPERS
-    from sharpmax.plot import style
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -81,4 +80,4 @@ def evaluate(
     with bars("arms") as progress:
         result = evaluating.run(config, progress=progress)
     written = [result.save(stem.with_suffix(".json"), overwrite=overwrite)]
-    show(result, written + style.save(plot.draw(result), stem, overwrite=overwrite))
+    show(result, written + report.save_picture(report.draw(result), stem, overwrite=overwrite))

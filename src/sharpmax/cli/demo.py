@@ -17,12 +17,13 @@ from sharpmax.cli.reproduce import files_of, run_and_draw
 def demo(out: Out = Path("demo"), overwrite: Overwrite = False) -> None:
     """Scan SmolLM2, a real language model, on the prompt of the paper's Figure 3."""
     refuse_overwriting([*scan.files_of(out), *files_of(out / "figure3")], overwrite)
+    from sharpmax import report
     from sharpmax.hf.loading.loader import load
 
     loaded = load(report=scan.say)
     result = scan.scan_with_bar(loaded, out, "max")
     written = scan.write_all(result, out, overwrite)
-    scan.print_tables(result)
+    report.show(result)
     figure, files = run_and_draw("figure3", out, overwrite)
     typer.echo(
         "Effective: exp(entropy), over how many tokens a head is spread. Largest: its largest\n"

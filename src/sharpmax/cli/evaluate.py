@@ -6,12 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from sharpmax._errors import UserError
 from sharpmax._files import refuse_overwriting
-from sharpmax.cli.formats import chance, new_table, percent
 from sharpmax.cli.options import (
     AllowPickle,
     Device,
@@ -72,6 +69,7 @@ def evaluate(
     it was if the command is repeated.
     """
     # Imported late: `sharpmax --help` should not wait for a framework.
+    from sharpmax import report
     from sharpmax.hf import evaluate, forget, load
     from sharpmax.hf.evaluate.tasks import task_of
 
@@ -107,7 +105,7 @@ def evaluate(
         )
     written = write_all(result, out, overwrite)
     forget(part)
-    print_tables(result)
+    report.show(result)
     typer.echo("Written: " + ", ".join(map(str, written)))
 
 
@@ -118,57 +116,9 @@ def files_of(out: Path, task: str) -> list[Path]:
 
 def write_all(result: Evaluation, out: Path, overwrite: bool) -> list[Path]:
     """The result and its picture."""
-    from sharpmax import plot
-    from sharpmax.plot import style
+    from sharpmax import report
 
     json_file, *_ = files_of(out, result.config["task"])
     written = result.save(json_file, overwrite=overwrite)
-    return [written, *style.save(plot.draw(result), json_file.with_suffix(""), overwrite=overwrite)]
-
-
-def print_tables(result: Evaluation) -> None:
-    console = Console(highlight=False)
-    console.print(table(result))
-    for line in notes(result):
-        console.print(line)
-
-
-def table(result: Evaluation) -> Table:
-    """A line for each length and way of sharpening; 80 columns."""
-    config = result.config
-    each = "1 question" if config["questions"] == 1 else f"{config['questions']} questions"
-    asked = f"{config['task']}: {config['prompts']} texts of each length, {each} each"
-    made = new_table(f"{config['model']}\n{asked}")
-    for heading in (config["unit"], "", "right %", "change", "95 %", "p", "log p"):
-        made.add_column(heading, justify="left" if heading == "" else "right", no_wrap=True)
-    for row in result.measurements["rows"]:
-        cells = [f"{row['length']:,}" if row["arm"] == result.arms[0] else "", row["arm"]]
-        cells.append(percent(row["accuracy"]["mean"]))
-        if "compared" not in row:
-            made.add_row(*cells, "", "", "", f"{row['log_probability']:.2f}")
-            continue
-        share, score = row["compared"], row["log_probability_compared"]
-        made.add_row(
-            *cells,
-            f"{100 * share['difference']:+.1f}",
-            f"{100 * share['low']:+.1f} to {100 * share['high']:+.1f}",
-            chance(share["p_adjusted"], 1),
-            f"{score['difference']:+.2f}",
-        )
-    return made
-
-
-def notes(result: Evaluation) -> list[str]:
-    """What the test is, and how small a difference it would have seen."""
-    seen = [
-        row["compared"]["detectable"]
-        for row in result.measurements["rows"][1:]
-        if "compared" in row
-    ]
-    return [
-        "Changes are against plain attention, on the same questions. p: exact sign-flip test over "
-        "texts (McNemar's if there is one question each), by Holm's method over all lines. log p: "
-        "of the right answer, in nats.",
-        f"With 80 % power a difference of {percent(min(seen))} to {percent(max(seen))} points is "
-        "seen, by how often the two disagreed.",
-    ]
+    picture = report.draw(result)
+    return [written, *report.save_picture(picture, json_file.with_suffix(""), overwrite=overwrite)]

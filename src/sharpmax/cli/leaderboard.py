@@ -84,10 +84,9 @@ def leaderboard(
     stem = out / (f"{NAME}-quick" if quick else NAME)
     refuse_overwriting(files_of(stem), overwrite)
     # Imported late: `sharpmax --help` should not wait for JAX or the drawing library.
-    from sharpmax import plot
+    from sharpmax import report
     from sharpmax.cli.progress import bars
     from sharpmax.experiments.leaderboard import board
-    from sharpmax.plot import style
 
     usual = board.QUICK if quick else board.Config()
     budget = replace(
@@ -111,4 +110,4 @@ def leaderboard(
             ray=ray,
         )
     written = [result.save(stem.with_suffix(".json"), overwrite=overwrite)]
-    show(result, written + style.save(plot.draw(result), stem, overwrite=overwrite))
+    show(result, written + report.save_picture(report.draw(result), stem, overwrite=overwrite))

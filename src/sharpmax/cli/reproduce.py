@@ -132,9 +132,8 @@ def run_and_draw(
     stem = out / (f"{name}-quick" if quick else name)
     refuse_overwriting(files_of(stem), overwrite)
     # Imported late: `sharpmax --help` should not wait for the drawing library.
-    from sharpmax import plot
+    from sharpmax import report
     from sharpmax.cli.progress import bars
-    from sharpmax.plot import style
 
     experiment = import_module(f"sharpmax.experiments.{chosen.module}")
     config = experiment.QUICK if quick else experiment.Config(**_config(chosen, model))
@@ -149,14 +148,14 @@ def run_and_draw(
     if name == "table1":
         heads = experiment.heads_of(config, out / TRAINING)
         written.append(heads.save(stem.with_suffix(".safetensors")))
-    return result, written + style.save(plot.draw(result), stem, overwrite=overwrite)
+    return result, written + report.save_picture(report.draw(result), stem, overwrite=overwrite)
 
 
 def show(result: Result, written: list[Path]) -> None:
-    """Print the table of a result, and where its files are."""
-    from sharpmax.cli import tables
+    """Print the tables of a result, and where its files are."""
+    from sharpmax import report
 
-    tables.show(result)
+    report.show(result)
     for path in written:
         typer.echo(path)
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from sharpmax._files import refuse_overwriting
 from sharpmax.cli.options import (
@@ -31,9 +27,6 @@ if TYPE_CHECKING:
 
 PART = "scan.part.json"
 """What a scan that was stopped leaves in its folder."""
-
-STEEPEST = 8
-"""Heads that the second table names."""
 
 
 def scan(
@@ -86,6 +79,7 @@ def scan(
         "policy": None if policy is None else policy_named(policy),
     }
     # Imported late: `sharpmax --help` should not wait for a framework.
+    from sharpmax import report
     from sharpmax.hf.loading.loader import load
 
     loaded = load(
@@ -98,7 +92,7 @@ def scan(
     )
     result = scan_with_bar(loaded, out, prompt, text=text, seed=seed, **asked)
     written = write_all(result, out, overwrite)
-    print_tables(result)
+    report.show(result)
     typer.echo("Written: " + ", ".join(map(str, written)))
 
 
@@ -135,69 +129,10 @@ def scan_with_bar(loaded: Loaded, out: Path, prompt: str, **asked: object) -> Sc
 
 def write_all(result: Scan, out: Path, overwrite: bool) -> list[Path]:
     """The result, its picture and its report."""
-    from sharpmax import hf, plot, report
-    from sharpmax.plot import style
+    from sharpmax import hf, report
 
     json_file, _, _, html_file = files_of(out)
     written = [result.save(json_file, overwrite=overwrite)]
     hf.forget(out / PART)
-    written += style.save(plot.draw(result), out / "scan", overwrite=overwrite)
+    written += report.save_picture(report.draw(result), out / "scan", overwrite=overwrite)
     return [*written, report.write([result], html_file, overwrite=overwrite)]
-
-
-def print_tables(result: Scan) -> None:
-    """The lengths, what the report says of them, and the heads that disperse most."""
-    from sharpmax.report import reading, summary
-
-    console = Console(highlight=False)
-    console.print(lengths_table(result))
-    for sentence in summary.sentences(reading.read(result)):
-        console.print(sentence)
-    console.print()
-    console.print(heads_table(result))
-
-
-def lengths_table(result: Scan) -> Table:
-    """A line a length: means over all measured heads, at the last token."""
-    title = f"{result.config['model']}\nMeans over all heads, at the last token"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    headings = (result.config["unit"], "tokens", "entropy", "of log n", "effective", "largest")
-    for heading in (*dict.fromkeys(headings), "sink", "spread"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for place, (length, tokens) in enumerate(zip(result.lengths, result.tokens, strict=True)):
-        same = result.config["unit"] == "tokens"
-        table.add_row(
-            *([] if same else [f"{length:,}"]),
-            f"{tokens:,}",
-            f"{np.nanmean(result.entropy[place]):.2f}",
-            f"{np.nanmean(result.normalised_entropy[place]):.2f}",
-            f"{np.nanmean(result.effective_tokens[place]):,.1f}",
-            f"{np.nanmean(result.max_weight[place]):.3f}",
-            f"{np.nanmean(result.sink[place]):.3f}",
-            f"{np.nanmean(result.spread[place]):.1f}",
-        )
-    return table
-
-
-def heads_table(result: Scan) -> Table:
-    """The steepest heads: from the shortest to the longest input."""
-    table = Table(title="The steepest heads", title_justify="left", box=box.SIMPLE_HEAD)
-    for heading in ("layer", "head", "slope", "entropy", "effective", "largest weight", "label"):
-        table.add_column(heading, justify="left" if heading == "label" else "right", no_wrap=True)
-    slopes = np.where(np.isnan(result.slopes), -np.inf, result.slopes)
-    order = np.argsort(-slopes, axis=None, kind="stable")[:STEEPEST]
-    for row, column in zip(*np.unravel_index(order, slopes.shape), strict=True):
-        ends = [
-            (array[0, row, column], array[-1, row, column])
-            for array in (result.entropy, result.effective_tokens, result.max_weight)
-        ]
-        table.add_row(
-            str(result.measurements["layers"][row]["index"]),
-            str(result.measurements["heads"][column]),
-            f"{result.slopes[row, column]:.2f}",
-            "{:.2f} → {:.2f}".format(*ends[0]),
-            "{:,.0f} → {:,.0f}".format(*ends[1]),
-            "{:.3f} → {:.3f}".format(*ends[2]),
-            result.labels[row][column],
-        )
-    return table

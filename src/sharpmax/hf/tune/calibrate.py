@@ -27,7 +27,7 @@ from sharpmax.hf.patch.context import evaluating
 from sharpmax.hf.patch.parity import require_support
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.tune import head_profiles
-from sharpmax.hf.tune.calibration import Architecture, Calibration, Head
+from sharpmax.hf.tune.calibration import Calibration, Head, architecture_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -221,7 +221,7 @@ def _draft(
     return Calibration(
         model=name or model.config._name_or_path or type(model).__name__,
         weights=fingerprint(model),
-        architecture=Architecture.of(model),
+        architecture=architecture_of(model),
         method=settings,
         from_tokens=start,
         heads=tuple(heads),

@@ -18,7 +18,7 @@ from sharpmax.hf.patch.context import ruled
 from sharpmax.hf.patch.layers import Layer, attention_layers
 from sharpmax.hf.scan.statistics import OF_LOGITS
 from sharpmax.hf.sharpen import sharpen
-from sharpmax.hf.tune.calibration import Architecture
+from sharpmax.hf.tune.calibration import architecture_of
 from sharpmax.torch import attention_stats, scaled_dot_product_attention
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def entropies(
     """The entropy of each head at the positions that predict the answers, on average over them, for
     each inverse temperature in `factors` of that head; NaN where a layer has fewer heads.
     """
-    layers, shape = attention_layers(model), Architecture.of(model)
+    layers, shape = attention_layers(model), architecture_of(model)
     found = np.full((len(factors), shape.layers, max(shape.heads)), np.nan)
     rows = answer_rows(case)
 
@@ -78,7 +78,7 @@ def benefits(model: PreTrainedModel, case: Case) -> Float[np.ndarray, "layers he
     with the logarithm of each head's inverse temperature: its derivative where that is 1, for all
     heads by one backward pass; NaN where a layer has fewer heads.
     """
-    shape = Architecture.of(model)
+    shape = architecture_of(model)
     logs = [torch.zeros(heads, device=model.device, requires_grad=True) for heads in shape.heads]
     with torch.enable_grad(), _frozen(model), ExitStack() as blocks:
         for number, log in enumerate(logs):
