@@ -74,13 +74,13 @@ def _names_a_shape(annotation: ast.expr | None) -> bool:
 
 
 class _Transformer(ast.NodeTransformer):
-    def visit_If(self, node: ast.If) -> Any:  # noqa: N802
+    def visit_If(self, node: ast.If) -> Any:
         """Keep the body of `if TYPE_CHECKING:`; where there is an `else`, keep that."""
         if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             return node.orelse or node.body
         return self.generic_visit(node)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         self.generic_visit(node)
         every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         shaped = [argument.arg for argument in every if _names_a_shape(argument.annotation)]

@@ -119,7 +119,7 @@ def _table(title: str, rows: Mapping[str, Mapping[str, Any]]) -> Table:
         for case, row in rows.items()
     ]
     text = "Ratio of times (quartiles), and milliseconds." if timed else ""
-    return Table(title, columns, cells, f"{text} Lower is better.".strip())
+    return Table(title, columns, cells, f"{text} Lower is better.".strip(), terminal=not timed)
 
 
 def _cell(value: Any) -> Any:

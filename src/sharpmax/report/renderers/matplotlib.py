@@ -128,7 +128,22 @@ def draw(content: Content, kind: str = "") -> Figure:
             parts = band.subfigures(1, len(row), width_ratios=widths, squeeze=False)[0]
             for part, box in zip(parts, row, strict=True):
                 box.draw(part, [heading, height - heading - foot, foot])
+        _freeze(figure)
     return figure
+
+
+def _freeze(figure: Figure) -> None:
+    """Lay the figure out once, and round every position.
+
+    The layout's solver differs by some 1e-16 between runs, which would change the bytes of an SVG.
+    """
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for part in figure.findobj(SubFigure):
+        part.bbox_relative.p0 = np.round(part.bbox_relative.p0, 6)
+        part.bbox_relative.p1 = np.round(part.bbox_relative.p1, 6)
+    for axes in figure.axes:
+        axes.set_position(np.round(axes.get_position().bounds, 6).tolist())
 
 
 def _rows(boxes: Sequence[Box]) -> list[list[Box]]:

@@ -1,4 +1,4 @@
-"""Results: what is written comes back, is never half written, never replaced unasked, never guessed at."""
+"""Results are read back as written, never half written, never replaced without being asked."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pydantic
 import pytest
 
 import sharpmax
-from sharpmax import UserError, _provenance, results
-from sharpmax.results import Result, Stopwatch
+from sharpmax import UserError
+from sharpmax.results import Result, Stopwatch, provenance, result
 
 
 def example(**changes) -> Result:
@@ -46,23 +46,24 @@ def test_comes_back_as_it_was(tmp_path):
 def test_says_where_it_comes_from():
     watch = Stopwatch()
     time.sleep(0.01)
-    provenance = watch.provenance()
-    assert provenance.sharpmax == sharpmax.__version__
-    assert provenance.seconds >= 0.01
-    assert provenance.packages["numpy"] == np.__version__
-    assert provenance.started.tzinfo is not None
-    assert provenance.cores >= 1
+    origin = watch.provenance()
+    assert origin.sharpmax == sharpmax.__version__
+    assert origin.seconds >= 0.01
+    assert origin.packages["numpy"] == np.__version__
+    assert origin.started.tzinfo is not None
+    assert origin.cores >= 1
     head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     if head.returncode == 0:
-        assert provenance.commit.partition("+")[0] == head.stdout.strip()
+        assert origin.commit.partition("+")[0] == head.stdout.strip()
 
 
 def test_another_repository_s_commit_is_not_ours(tmp_path, monkeypatch):
-    copy = tmp_path / "_provenance.py"
-    copy.write_bytes(Path(_provenance.__file__).read_bytes())
+    copy = tmp_path / "results" / "provenance.py"
+    copy.parent.mkdir()
+    copy.write_bytes(Path(provenance.__file__).read_bytes())
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    monkeypatch.setattr(_provenance, "__file__", str(copy))
-    assert _provenance._commit() is None
+    monkeypatch.setattr(provenance, "__file__", str(copy))
+    assert provenance._commit() is None
 
 
 def test_never_replaces_a_file_unasked(tmp_path):
@@ -103,14 +104,14 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 def test_stopped_between_the_two_files_the_old_result_is_whole(tmp_path, monkeypatch):
     """The new arrays are written, the new JSON is not: the old JSON still finds its own arrays."""
     path = example().with_arrays(x=np.arange(3)).save(tmp_path / "example.json")
-    original = results.write_atomically
+    original = result.write_atomically
 
     def stop_before_json(target, content):
         if target.suffix == ".json":
             raise KeyboardInterrupt
         original(target, content)
 
-    monkeypatch.setattr(results, "write_atomically", stop_before_json)
+    monkeypatch.setattr(result, "write_atomically", stop_before_json)
     with pytest.raises(KeyboardInterrupt):
         example().with_arrays(x=np.arange(9)).save(path, overwrite=True)
     np.testing.assert_array_equal(Result.load(path).arrays["x"], np.arange(3))
