@@ -16,7 +16,7 @@ from sharpmax.experiments.clrs_text.arms import Arm, Subject
 from sharpmax.experiments.clrs_text.data import Sample
 from sharpmax.experiments.clrs_text.model import Ready, check_room, opened
 from sharpmax.experiments.clrs_text.tokens import Example
-from sharpmax.hf.scan import forward
+from sharpmax.hf.scan.forward import Selection, measure_forward_pass
 from sharpmax.results import Result
 
 WHOLE_NUMBER = r"(?<![\d.])\d+(?![\d.])"
@@ -130,16 +130,16 @@ class Exam:
 
     def _entropy(self, ready: Ready, samples: list[Sample]) -> dict[str, Any]:
         """By size, [layer, head]: the mean over some questions, at their last token."""
-        plan = forward.Plan.of(ready.model, None, None)
+        selection = Selection.create(ready.model)
         found: dict[str, Any] = {}
         for size in dict.fromkeys(sample.size for sample in samples):
             some = [sample for sample in samples if sample.size == size][: self.entropy_samples]
-            seen = [_last_entropy(ready, plan, one) for one in ready.tokens.examples(some)]
+            seen = [_last_entropy(ready, selection, one) for one in ready.tokens.examples(some)]
             if seen:
                 found[str(size)] = np.mean(seen, axis=0).tolist()
         return found
 
 
-def _last_entropy(ready: Ready, plan: forward.Plan, one: Example) -> Any:
-    found = forward.run(ready.model, plan, list(one.question), None, lambda: None)
+def _last_entropy(ready: Ready, selection: Selection, one: Example) -> Any:
+    found = measure_forward_pass(ready.model, selection, list(one.question))
     return found.arrays["last_entropy"]

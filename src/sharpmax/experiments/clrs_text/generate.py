@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sharpmax._errors import UserError
-from sharpmax._files import writing_atomically
+from sharpmax._files import open_atomically
 from sharpmax.experiments import jobs
 from sharpmax.experiments.clrs_text import generator, manifest
 from sharpmax.experiments.clrs_text.algorithms import (
@@ -112,7 +112,7 @@ def write(job: Job, tell: jobs.Tell = lambda share: None) -> File:
     """One algorithm: all sizes with all seeds."""
     digest, rows = hashlib.sha256(), 0
     pairs = list(product(job.sizes, job.seeds))
-    with writing_atomically(job.path) as stream:
+    with open_atomically(job.path) as stream:
         for done, (size, seed) in enumerate(pairs):
             for question, answer in generator.examples(job.algorithm, size, seed, job.samples):
                 line = _line(job.algorithm, size, seed, question, answer)

@@ -14,8 +14,8 @@ from sharpmax._errors import UserError
 from sharpmax.experiments.clrs_text import tokens
 from sharpmax.experiments.clrs_text.settings import SMALL, Training
 from sharpmax.experiments.clrs_text.tokens import Example, Tokens
-from sharpmax.hf.loading.catalogue import quiet
 from sharpmax.hf.loading.loader import load
+from sharpmax.hf.quiet import quiet_transformers
 
 
 class Ready(NamedTuple):
@@ -85,7 +85,7 @@ def save(model: Any, made: Tokens, folder: Path) -> None:
     """As a folder that `from_pretrained` and `sharpmax scan` open, whole or not at all."""
     part = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
-    with quiet():
+    with quiet_transformers():
         model.save_pretrained(part)
         made.tokenizer.save_pretrained(part)
     shutil.rmtree(folder, ignore_errors=True)

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from sharpmax import results
 from sharpmax._errors import UserError
-from sharpmax.hf.patch.layers import attention_layers, heads_of
+from sharpmax.hf.patch.layers import attention_layers, count_heads
 from sharpmax.results.calibration import Architecture, Head
 
 if TYPE_CHECKING:
@@ -87,12 +87,8 @@ class Calibration(results.Calibration):
 def architecture_of(model: PreTrainedModel) -> Architecture:
     """Return the shape of a model's attention layers."""
     layers = attention_layers(model)
-    heads = [heads_of(layer) for layer in layers]
-    if None in heads:
-        unknown = layers[heads.index(None)]
-        raise UserError(f"{type(unknown.module).__name__} does not say how many heads it has")
-    known = tuple(size for size in heads if size is not None)
-    return Architecture(model_type=model.config.model_type, layers=len(layers), heads=known)
+    heads = tuple(count_heads(layer) for layer in layers)
+    return Architecture(model_type=model.config.model_type, layers=len(layers), heads=heads)
 
 
 def _short(value: Any) -> str:
