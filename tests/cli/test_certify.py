@@ -10,7 +10,6 @@ from transformers import OlmoConfig, OlmoForCausalLM, T5Config, T5ForConditional
 import sharpmax.hf as shf
 from hf.small import llama, tokenizer
 from sharpmax import cli
-from sharpmax.cli.certify import power
 
 SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "vocab_size": 128}
 
@@ -48,7 +47,9 @@ def test_a_model_in_a_folder(folder, scan, tmp_path, capsys):
     np.testing.assert_allclose(found.spread_bound, direct.spread_bound, rtol=1e-9)
     np.testing.assert_allclose(found.measured_spread, shf.Scan.load(scan).spread.max(0), rtol=1e-5)
     assert f"{np.median(direct.spread_bound[1]):,.0f}" in printed
-    assert "within the context of 512 tokens that is so for 0 of them" in " ".join(printed.split())
+    assert "Within the context of 512 tokens that is so for none of them" in " ".join(
+        printed.split()
+    )
     assert sorted(path.suffix for path in out.iterdir()) == [".json", ".npz", ".png", ".svg"]
 
     before = {path: path.read_bytes() for path in out.iterdir()}
@@ -60,7 +61,7 @@ def test_a_model_in_a_folder(folder, scan, tmp_path, capsys):
     code, printed, errors = run(capsys, folder, "--out", out, "--overwrite")
     assert code == 0, errors
     assert shf.Certificate.load(out / "certify.json").measured_spread is None
-    assert "measured" not in printed
+    assert "measured spread" not in printed
 
 
 def test_small_weights_say_something(tmp_path, capsys):
@@ -112,9 +113,3 @@ def test_an_uncovered_architecture_is_one_line(tmp_path, capsys):
     stored(model, tmp_path / "model")
     found = failure(capsys, tmp_path, tmp_path / "model")
     assert "OlmoForCausalLM (olmo) cannot be certified" in found
-
-
-def test_powers_are_numbers_while_they_can_be_read():
-    assert power(np.log10(1337)) == "1,337"
-    assert power(30.2) == "10^30"
-    assert power(1234.0) == "10^1234"

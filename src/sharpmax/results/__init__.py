@@ -8,6 +8,13 @@ whose hash the JSON carries. `sharpmax.results.schemas` has the fields of each k
 
 from __future__ import annotations
 
+from sharpmax._errors import MissingExtraError
+
+try:
+    import pydantic  # noqa: F401
+except ModuleNotFoundError as error:
+    raise MissingExtraError("pydantic", "cli", "reading and writing results") from error
+
 from sharpmax.results.calibration import Calibration
 from sharpmax.results.provenance import Provenance, Stopwatch
 from sharpmax.results.result import Result

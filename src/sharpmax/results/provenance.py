@@ -12,12 +12,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from sharpmax._errors import MissingExtraError
-
-try:
-    from pydantic import BaseModel, ConfigDict
-except ModuleNotFoundError as error:
-    raise MissingExtraError("pydantic", "cli", "reading and writing results") from error
+from pydantic import BaseModel, ConfigDict
 
 PACKAGES = {
     "numpy": "numpy",

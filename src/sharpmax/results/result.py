@@ -11,22 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
 
 import numpy as np
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    JsonValue,
+    PrivateAttr,
+    ValidationError,
+)
 
-from sharpmax._errors import MissingExtraError, UserError
+from sharpmax._errors import UserError
 from sharpmax._files import refuse_overwriting, write_atomically
 from sharpmax.results.provenance import Provenance
-
-try:
-    from pydantic import (
-        BaseModel,
-        BeforeValidator,
-        ConfigDict,
-        JsonValue,
-        PrivateAttr,
-        ValidationError,
-    )
-except ModuleNotFoundError as error:
-    raise MissingExtraError("pydantic", "cli", "reading and writing results") from error
 
 SCHEMA_VERSION: Final = 1
 FORMAT: Final = "sharpmax-result"

@@ -12,8 +12,7 @@ import torch
 from clrs_text.small import SAMPLE, TINY, gemma_folder, job
 
 import sharpmax as sx
-from sharpmax import UserError, plot
-from sharpmax.cli import tables
+from sharpmax import UserError, report
 from sharpmax.experiments.clrs_text import decode, evaluate, exam, generate, train
 from sharpmax.experiments.clrs_text.arms import ARMS, Arm, Subject, by_head
 from sharpmax.experiments.clrs_text.data import Sample, read
@@ -188,7 +187,7 @@ def test_one_more_arm_is_one_more_entry(config):
     assert found.measurements["labels"] == {"mine": "twice as sharp"}
     curve = found.measurements["algorithms"]["bfs"]["arms"]["mine"]
     assert curve["notes"] == [{"factor": 2.0}] * 2
-    assert len(plot.draw(found).axes) >= 2
+    assert len(report.draw(found).axes) >= 2
 
 
 @pytest.fixture(scope="module")
@@ -286,7 +285,7 @@ def test_a_model_that_is_no_decoder_of_text_is_refused(tmp_path):
 
 
 def test_the_table_has_a_line_an_algorithm_and_arm(result, capsys):
-    tables.show(result)
+    report.show(result)
     out = capsys.readouterr().out
     assert "minimum" in out
     assert out.count("adaptive") >= 2

@@ -38,7 +38,7 @@ NAMES = {"cpu": "adaptive, cpu", "ours": "adaptive", "fused": "fused (two calls)
 def describe_attention(result: Result) -> Content:
     """Describe a benchmark of attention for PyTorch or JAX."""
     bench = schemas.AttentionBench.of(result)
-    sizes = join([str(size) for size in bench.dims or [bench.dim]])
+    sizes = join(list(map(str, bench.dims or [bench.dim or 0])))
     rounds = bench.rounds
     repeats = (
         plural(rounds, "round")

@@ -93,7 +93,8 @@ def beyond_training(figure: schemas.Figure8) -> list[str]:
         condition: np.stack([by_training(one, condition, beyond=True) for one in algorithms])
         for condition in figure.labels
     }
-    first, parts = scores[next(iter(figure.labels))].mean(1), []
+    first = scores[next(iter(figure.labels))].mean(1)
+    parts: list[str] = []
     for condition, label in figure.labels.items():
         own = scores[condition].mean(1)
         wins = f", better in {(own > first).sum()} of {len(own)} and worse in {(own < first).sum()}"

@@ -112,9 +112,13 @@ def _charts(board: schemas.Leaderboard, track: str) -> Group:
     title = f"Sharpness on {board.tasks[0]}"
     charts.append(Chart(title, size_axis(board.sizes), y, lines, single=True))
     charts += _both_tasks(board, track, look)
-    what = board.tracks[track]
-    text = f"{what[:1].upper()}{what[1:]}. In colour: softmax, adaptive temperature and the best "
-    return Group(f"Track {track}", charts, f"{text}{NAMED}; grey: the others.", len(charts))
+    text = f"{_what(board, track)}. In colour: softmax, adaptive temperature and the best {NAMED}; "
+    return Group(f"Track {track}", charts, f"{text}grey: the others.", len(charts))
+
+
+def _what(board: schemas.Leaderboard, track: str) -> str:
+    """Return what a track is about, as the start of a sentence."""
+    return board.tracks[track][:1].upper() + board.tracks[track][1:]
 
 
 def _both_tasks(board: schemas.Leaderboard, track: str, look: dict[str, Look]) -> list[Chart]:
@@ -174,15 +178,16 @@ def _table(board: schemas.Leaderboard, track: str) -> Table:
             title = f"{task}, {board.sizes[index]:,} %"
             columns.append(Column(title, 1, "higher", short="" if dropped else brief))
     columns += [Column("Cost of a step", 2, "lower", short="cost")] if track in TRAINED else []
-    rows = []
-    for method in dict.fromkeys(row.method for rows in by_task.values() for row in rows):
+    rows: list[list[Any]] = []
+    for method in dict.fromkeys(row.method for ranking in by_task.values() for row in ranking):
         cells: list[Any] = [name(method)]
         for task in by_task:
-            row = board.row(track, task, method)
-            cells += [None if row is None else share_cell(row.mean, row.std, at) for at in shown]
+            found = board.row(track, task, method)
+            cells += [found and share_cell(found.mean, found.std, index) for index in shown]
         rows.append(cells + ([board.cost.ratio.get(method)] if track in TRAINED else []))
-    text = "Accuracy %"
-    text += ": mean ± standard deviation over seeds." if len(board.seeds) > 1 else "."
+    text = f"{_what(board, track)}. Accuracy %"
+    seeds = len(board.seeds)
+    text += f": mean ± standard deviation over {seeds} seeds." if seeds > 1 else "."
     if track in TRAINED:
         text += " Cost: the time of a training step over that with softmax."
     return Table(f"Track {track}", columns, rows, text)

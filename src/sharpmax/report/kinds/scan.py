@@ -430,11 +430,8 @@ def _entropy_by_label(view: ScanView) -> Chart:
         heads = [head for head in view.heads if head.label == label]
         if heads:
             values = entropy[:, [head.row for head in heads], [head.column for head in heads]]
-            low, mean, high = (
-                np.nanpercentile(values, 25, axis=1).tolist(),
-                np.nanmean(values, axis=1, dtype=np.float64).tolist(),
-                np.nanpercentile(values, 75, axis=1).tolist(),
-            )
+            low, high = np.nanpercentile(values, [25, 75], axis=1).tolist()
+            mean: list[float] = np.nanmean(values, axis=1, dtype=np.float64).tolist()
             name, colour = f"{label} ({count})", label_colour(label)
             lines.append(Line(name, tokens, mean, low, high, colour=colour))
     largest = [math.log(count) for count in tokens]

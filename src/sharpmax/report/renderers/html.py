@@ -128,8 +128,8 @@ def block_data(block: Chart | Frames | Heads | HeadStatistics) -> Markup:
         lines = [asdict(line) | {"colour": f"var(--{line.colour})"} for line in block.coloured()]
         data = asdict(block) | {"lines": lines}
     elif isinstance(block, Frames):
-        fields = ("rows", "columns", "ends", "digits", "unit", "frames")
-        data = {field: getattr(block, field) for field in fields}
+        shown = ("rows", "columns", "ends", "digits", "unit", "frames")
+        data = {field: getattr(block, field) for field in shown}
     elif isinstance(block, Heads):
         fields = ("key", "name", "digits", "unit", "scale")
         data = {

@@ -160,8 +160,8 @@ def _rows(boxes: Sequence[Box]) -> list[list[Box]]:
 def _write(figure: SubFigure, text: str, top: float, height: float, **style: Any) -> None:
     """Write text at the left, `top` inches below the upper edge."""
     left = MARGIN / (figure.bbox.width / figure.dpi)
-    style = {"size": 9, "va": "top", "ha": "left", "linespacing": 1.25} | style
-    figure.text(left, 1 - top / height, text, **style)
+    defaults: dict[str, Any] = {"size": 9, "va": "top", "ha": "left", "linespacing": 1.25}
+    figure.text(left, 1 - top / height, text, **(defaults | style))
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,8 @@ class Box:
     def draw(self, figure: SubFigure, heights: Sequence[float]) -> None:
         """Draw heading, body and legend, with these heights."""
         heading = heights[0]
-        head, body, foot = figure.subfigures(3, 1, height_ratios=heights)
+        parts = figure.subfigures(3, 1, height_ratios=heights, squeeze=False)
+        head, body, foot = parts[:, 0]
         _write(head, self.block.title, 0.12, heading, size=11, weight="bold")
         _write(head, "\n".join(self.caption), 0.34, heading, color=LIGHT["muted"])
         if isinstance(self.block, Chart):
@@ -416,7 +417,7 @@ def _frames(figure: SubFigure, block: Frames) -> None:
     columns = min(FRAMES_PER_ROW, len(block.frames))
     rows = math.ceil(len(block.frames) / columns)
     panels = figure.subplots(rows, columns, squeeze=False)
-    image = None
+    image: Any = None
     for index, axes in enumerate(panels.flat):
         if index >= len(block.frames):
             axes.set_visible(False)
