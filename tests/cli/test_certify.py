@@ -46,7 +46,7 @@ def test_a_model_in_a_folder(folder, scan, tmp_path, capsys):
     direct = shf.certify(llama())
     np.testing.assert_allclose(found.spread_bound, direct.spread_bound, rtol=1e-9)
     np.testing.assert_allclose(found.measured_spread, shf.Scan.load(scan).spread.max(0), rtol=1e-5)
-    assert f"{np.median(direct.spread_bound[1]):,.0f}" in printed
+    assert f"{np.median(direct.spread_bound[1]):,.1f}" in printed
     assert "Within the context of 512 tokens that is so for none of them" in " ".join(
         printed.split()
     )

@@ -20,6 +20,10 @@ Gaps = list[float | None]
 """Numbers, some of which were not measured."""
 
 
+class DamagedError(UserError):
+    """A result does not hold what its kind needs."""
+
+
 class Schema(BaseModel):
     """Base of the schemas and of their parts."""
 
@@ -32,7 +36,7 @@ class Schema(BaseModel):
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
-            raise UserError(
+            raise DamagedError(
                 f"not what a result of kind {result.kind!r} holds ({first_problem(error)}); run "
                 "its command again"
             ) from error

@@ -73,7 +73,8 @@ def test_a_result_is_described_whole(file):
 def test_a_result_that_is_not_of_its_kind_is_refused(kind):
     empty = first_of(kind).model_copy(update={"measurements": {}, "config": {}})
     with pytest.raises(
-        UserError, match=f"^file.json: not what a result of kind '{kind}' holds .*run its command"
+        UserError,
+        match=f"^file.json is damaged: not what a result of kind '{kind}' holds .*run its",
     ):
         report.describe(empty, "file.json")
 

@@ -28,6 +28,7 @@ from sharpmax.report.kinds import (
     unknowns,
 )
 from sharpmax.results import Calibration, Result
+from sharpmax.results.schemas import DamagedError
 
 KINDS: dict[str, Callable[[Result], Content]] = {
     "bench-jax": bench.describe_attention,
@@ -61,7 +62,6 @@ def describe(result: Result | Calibration, name: str = "") -> Content:
     Raises:
         UserError: The kind is not known, or the result does not hold what its kind needs.
     """
-    prefix = f"{name}: " if name else ""
     try:
         if isinstance(result, Calibration):
             return calibration.describe(result)
@@ -70,10 +70,12 @@ def describe(result: Result | Calibration, name: str = "") -> Content:
                 f"no report for results of kind {result.kind!r}: expected {', '.join(KINDS)}"
             )
         return KINDS[result.kind](result)
+    except DamagedError as error:
+        raise UserError(f"{name or 'the result'} is damaged: {error}") from error
     except UserError as error:
-        raise UserError(f"{prefix}{error}") from error
+        raise UserError(f"{name}: {error}" if name else str(error)) from error
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
-            f"{prefix}not what a result of kind {result.kind!r} holds ({type(error).__name__}: "
-            f"{error}); run its command again"
+            f"{name or 'the result'} is damaged: not what a result of kind {result.kind!r} holds "
+            f"({type(error).__name__}: {error}); run its command again"
         ) from error

@@ -152,7 +152,7 @@ def _accuracy(evaluation: schemas.Evaluation) -> Chart:
 
 def _change(evaluation: schemas.Evaluation) -> Chart:
     lengths = evaluation.lengths
-    lines = [Line.of(SOFTMAX, lengths, [0.0] * len(lengths), marks=0)]
+    lines = [Line.of(SOFTMAX, lengths, [0.0] * len(lengths))]
     for condition, look in list(looks(evaluation.arms).items())[1:]:
         rows = [row for row in evaluation.rows_of(condition) if row.log_probability_compared]
         mean, low, high = (

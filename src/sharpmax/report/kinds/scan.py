@@ -393,7 +393,8 @@ def _length_table(view: ScanView) -> Table:
     named = scan.lengths != scan.tokens
     columns = [Column(scan.unit.capitalize(), 0)] if named else []
     columns += [Column("Tokens", 0)]
-    columns += [Column(one.name, min(one.digits, 3), short=one.short) for one in statistics]
+    digits = {"share": 3, "entropy": 2, "count": 1, "free": 1}
+    columns += [Column(one.name, digits[one.scale], short=one.short) for one in statistics]
     rows = []
     for index, (length, tokens) in enumerate(zip(scan.lengths, scan.tokens, strict=True)):
         levels = [view.result.arrays[f"last_{one.key}"][index] for one in statistics]

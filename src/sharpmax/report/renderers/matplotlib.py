@@ -314,6 +314,10 @@ def _chart(axes: Axes, chart: Chart, width: float) -> None:
             axes.plot(x, y, **style)
     _axis(axes, "x", chart.x, width)
     _axis(axes, "y", chart.y, width)
+    places = {at for line in lines for at in line.x}
+    if len(places) == 1 and chart.x.scale == "log":
+        (place,) = places
+        axes.set_xlim(place / 2, place * 2)
     labelled = any(rule.text for rule in chart.rules)
     for rule in chart.rules:
         _rule(axes, rule, labelled)
@@ -341,7 +345,8 @@ def _axis(axes: Axes, which: str, axis: Axis, width: float) -> None:
     low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
     ticks = axis.ticks
     if ticks is not None:
-        room = max(2, int(width / (0.3 + 0.085 * max((len(f"{t:,}") for t in ticks), default=1))))
+        longest = max((len(f"{tick:,}") for tick in ticks), default=1)
+        room = max(2, int((width - 0.5) / (0.12 + 0.075 * longest)))
         step = max(1, math.ceil((len(ticks) - 1) / max(1, room - 1))) if which == "x" else 1
         shown = [tick for index, tick in enumerate(ticks) if (len(ticks) - 1 - index) % step == 0]
         target.set_major_locator(ticker.FixedLocator(shown))
