@@ -137,6 +137,7 @@ def test_two_models_at_once_ending_in_any_order(model):
         {name: torch.randn_like(w) * 0.3 for name, w in other.state_dict().items()}
     )
     before = answer(model), answer(other)
+    implementation = model.config._attn_implementation
     first, second = contextlib.ExitStack(), contextlib.ExitStack()
     first.enter_context(shf.sharpen(model, HARD))
     torch.testing.assert_close(answer(other), before[1], rtol=1e-4, atol=1e-4)
@@ -148,6 +149,7 @@ def test_two_models_at_once_ending_in_any_order(model):
     second.close()
     assert torch.equal(answer(model), before[0])
     assert torch.equal(answer(other), before[1])
+    assert model.config._attn_implementation == implementation
     assert (sharp - before[1]).abs().max() > 0.1
 
 

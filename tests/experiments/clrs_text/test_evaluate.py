@@ -203,8 +203,10 @@ def test_the_calibrated_arm_sharpens_the_chosen_heads_beyond_the_sizes_trained_a
     config, calibration, monkeypatch
 ):
     """As `sharpmax.hf.calibrate` finds them on the same questions; up to there nothing changes."""
-    monkeypatch.setattr(calibrate, "ERRORS", -1e9)  # after six steps of training all is chance,
-    monkeypatch.setattr(calibrate, "SHARE", -1e9)  # so every head is taken
+    monkeypatch.setattr(
+        calibrate, "MIN_STANDARD_ERRORS", -1e9
+    )  # after six steps of training all is chance,
+    monkeypatch.setattr(calibrate, "MIN_SHARE_OF_BEST", -1e9)  # so every head is taken
     both = replace(config, calibration=calibration, arms=("softmax", "calibrated"))
     found = evaluate.run(both).measurements["algorithms"]["bfs"]
     plain, fitted = (found["arms"][name] for name in both.arms)
@@ -230,7 +232,7 @@ def test_the_calibrated_arm_sharpens_the_chosen_heads_beyond_the_sizes_trained_a
 def test_where_no_head_helps_nothing_is_changed_and_the_reason_is_kept(
     config, calibration, monkeypatch
 ):
-    monkeypatch.setattr(calibrate, "ERRORS", 1e9)
+    monkeypatch.setattr(calibrate, "MIN_STANDARD_ERRORS", 1e9)
     both = replace(config, calibration=calibration, arms=("softmax", "calibrated"), samples=1)
     found = evaluate.run(both).measurements["algorithms"]["minimum"]["arms"]
     assert found["calibrated"]["accuracy"] == found["softmax"]["accuracy"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sharpmax import UserError, report
-from sharpmax.cli import reproduce
+from sharpmax.cli.commands import reproduce
 from sharpmax.experiments.max_retrieval import heads, paper, table1
 from sharpmax.experiments.max_retrieval.settings import Training
 from sharpmax.experiments.max_retrieval.table1 import Config
@@ -26,7 +26,7 @@ def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("table1")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table1, "QUICK", SMALL)
-        result, files = reproduce.run_and_draw("table1", folder, False, quick=True)
+        result, files = reproduce.run_experiment("table1", folder, False, quick=True)
     return folder, result, files
 
 
@@ -65,7 +65,7 @@ def test_a_finished_training_is_not_repeated(written):
 
 def test_results_are_not_replaced_unasked(written):
     with pytest.raises(UserError, match=r"table1-quick\.json.* exists already"):
-        reproduce.run_and_draw("table1", written[0], False, quick=True)
+        reproduce.run_experiment("table1", written[0], False, quick=True)
 
 
 def test_the_table_in_the_terminal_has_the_papers_numbers(written, capsys):

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from sharpmax._errors import UserError
 from sharpmax.experiments.clrs_text.data import Sample
 from sharpmax.experiments.clrs_text.tokens import Tokens
-from sharpmax.hf.evaluate.tasks import Case, Task
+from sharpmax.hf.evaluate.tasks import Task, TaskPrompt
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.tune.calibrate import NothingToGain, calibrate
 from sharpmax.policies import PAPER, Policy
@@ -113,10 +113,12 @@ def _task(subject: Subject) -> Task:
     for sample in subject.calibration:
         by_size.setdefault(sample.size, []).append(sample)
 
-    def case(tokenizer: Any, size: int, questions: int, generator: np.random.Generator) -> Case:
+    def case(
+        tokenizer: Any, size: int, questions: int, generator: np.random.Generator
+    ) -> TaskPrompt:
         some = by_size[size]
         (one,) = subject.tokens.examples([some[generator.integers(len(some))]])
-        return Case(one.question[:-1], (one.question[-1:],), (one.answer,))
+        return TaskPrompt(one.question[:-1], (one.question[-1:],), (one.answer,))
 
     return Task(subject.algorithm, "size", (), (), (), PROMPTS, 1, case)
 

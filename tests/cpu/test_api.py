@@ -1,0 +1,93 @@
+"""NumPy in, NumPy out: the same answers as for tensors, and mistakes named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sharpmax as sx
+from attention_cases import STATS, calls, policy_for_tensors, small_blocks  # noqa: F401
+from sharpmax import cpu
+from sharpmax.torch import attention
+
+QUERY = np.ones((2, 4, 5, 8), np.float32)
+KEY = np.ones((2, 4, 7, 8), np.float32)
+
+
+@settings(max_examples=60)
+@given(call=calls("cpu"), dtype=st.sampled_from([torch.float32, torch.float16]))
+def test_arrays_give_what_tensors_give(call, dtype):
+    options, tensors = call.options("cpu", dtype), call.tensors("cpu", dtype)
+    del options["impl"]
+    if call.policy is policy_for_tensors:
+        options["policy"] = sx.PAPER  # the tensors' policy would be asked with tensors
+    expected = attention(*tensors, **options, impl="cpu")
+    for name in ("attn_mask", "sinks"):
+        options[name] = None if options[name] is None else options[name].numpy()
+    found = cpu.attention(*(tensor.numpy() for tensor in tensors), **options)
+    assert found.output.dtype == expected.output.numpy().dtype
+    np.testing.assert_array_equal(found.output, expected.output.numpy())
+    for name in STATS:
+        np.testing.assert_array_equal(
+            getattr(found.stats, name), getattr(expected.stats, name).numpy(), err_msg=name
+        )
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2, 3)])
+def test_any_number_of_axes_and_threads(rng, shape):
+    query, key, value = (rng.normal(size=(*shape, n, 8)).astype(np.float32) for n in (6, 9, 9))
+    one, three = (cpu.attention(query, key, value, threads=threads) for threads in (1, 3))
+    np.testing.assert_array_equal(one.output, three.output)
+    alone = cpu.attention_stats(query, key)
+    assert one.output.shape == query.shape
+    assert alone.entropy.shape == query.shape[:-1]
+    np.testing.assert_array_equal(alone.entropy, one.stats.entropy)
+
+
+def test_strided_arrays_are_read_as_they_lie(rng):
+    arrays = [rng.normal(size=(2, 4, 13, 8)).astype(np.float32) for _ in range(3)]
+    expected = cpu.attention(*arrays).output
+    turned = [np.ascontiguousarray(array.swapaxes(1, 2)).swapaxes(1, 2) for array in arrays]
+    np.testing.assert_array_equal(cpu.attention(*turned).output, expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"query": QUERY.astype(np.float64)}, TypeError, "float32 or float16, got float64"),
+        (
+            {"query": [1.0]},
+            TypeError,
+            "query must be a NumPy array of float32 or float16, got list",
+        ),
+        ({"key": KEY[0]}, ValueError, "expected the same axes"),
+        ({"key": KEY[..., :6]}, ValueError, "must be equal"),
+        ({"value": KEY[:, :, :6]}, ValueError, "must be equal"),
+        ({"key": KEY[:, :2], "value": KEY[:, :2]}, ValueError, "with enable_gqa=True"),
+        ({"value": KEY[:, :2]}, ValueError, "the same number of heads"),
+        ({"attn_mask": np.ones((5, 6), bool)}, ValueError, "does not fit the logits, (2, 4, 5, 7)"),
+        (
+            {"attn_mask": np.ones((5, 7), int)},
+            TypeError,
+            "attn_mask must be a NumPy array, boolean",
+        ),
+        (
+            {"sinks": np.zeros(3)},
+            ValueError,
+            "sinks of shape (3,) must hold one logit per head, (4,)",
+        ),
+        ({"scale": float("nan")}, ValueError, "scale must be a finite number"),
+        ({"softcap": -1.0}, ValueError, "softcap must be a positive finite number"),
+        ({"window": 0}, ValueError, "window must be a whole number, 1 or more, got 0"),
+        ({"threads": 0}, ValueError, "threads must be a whole number, 1 or more, got 0"),
+    ],
+)
+def test_mistakes_are_explained_in_one_sentence(changes, error, message):
+    call = {"query": QUERY, "key": KEY, "value": KEY} | changes
+    with pytest.raises(error) as caught:
+        cpu.attention(**call)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

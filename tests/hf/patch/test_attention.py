@@ -1,0 +1,422 @@
+"""The attention function does not silently lose a part of a model's attention.
+
+Each section is one way to lose it. The tests show that it does not happen, and that they would
+notice.
+"""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel, StaticCache
+
+import sharpmax as sx
+import sharpmax.hf as shf
+from hf.families import (
+    FAMILIES,
+    HEADS,
+    KV_HEADS,
+    VARIANTS,
+    Family,
+    assert_close,
+    assert_far,
+    family_model,
+    is_real,
+    run,
+    variant,
+)
+from sharpmax.hf.patch.attention import (
+    IMPLEMENTATION,
+    PATCHED_IMPLEMENTATION,
+    PLAIN,
+    attend,
+    make_mask,
+    register_patched,
+)
+from sharpmax.hf.patch.layers import attention_implementation
+
+TOKEN_FAMILIES = [name for name, family in FAMILIES.items() if family.inputs == "tokens"]
+SLIDING_FAMILIES = [
+    name
+    for name, family in FAMILIES.items()
+    if {"sliding_window", "local_attention"} & family.options.keys()
+]
+
+
+@contextmanager
+def use_attention(
+    model: PreTrainedModel, function: Callable[..., Any], masks: bool = True
+) -> Iterator[None]:
+    """Let the model use this attention function inside the block."""
+    AttentionInterface.register("changed", function)
+    if masks:
+        AttentionMaskInterface.register("changed", make_mask)
+    try:
+        with attention_implementation(model, "changed"):
+            yield
+    finally:
+        AttentionInterface._global_mapping.pop("changed")
+        AttentionMaskInterface._global_mapping.pop("changed", None)
+
+
+class Spy:
+    """Plain sharpmax attention that records its calls and may change their options."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.changes = changes
+        self.calls: list[dict[str, Any]] = []
+
+    def __call__(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        **options: Any,
+    ) -> Any:
+        options["attention_mask"] = attention_mask
+        self.calls.append({"module": module, "query": query, "key": key, **options})
+        return attend(PLAIN, module, query, key, value, **{**options, **self.changes})
+
+
+# 1. An attention function without a mask function gets no masks.
+
+
+@pytest.mark.slow
+def test_nothing_is_registered_by_importing():
+    program = """
+import sharpmax.hf
+from transformers import AttentionInterface, AttentionMaskInterface
+
+interfaces = AttentionInterface(), AttentionMaskInterface()
+assert not [name for interface in interfaces for name in interface if "sharpmax" in name]
+sharpmax.hf.register()
+assert [[name for name in interface if "sharpmax" in name] for interface in interfaces] == [
+    ["sharpmax"],
+    ["sharpmax"],
+]
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("register", "name"),
+    [(shf.register, IMPLEMENTATION), (register_patched, PATCHED_IMPLEMENTATION)],
+)
+def test_attention_and_masks_are_registered_together(register, name):
+    AttentionInterface._global_mapping.pop(name, None)
+    AttentionMaskInterface._global_mapping.pop(name, None)
+    register()
+    assert AttentionInterface()[name].func is attend
+    assert AttentionMaskInterface()[name] is make_mask
+
+
+@pytest.mark.parametrize("name", TOKEN_FAMILIES)
+def test_without_masks_padding_would_be_lost(name):
+    model, inputs = family_model(name), FAMILIES[name].example("left")
+    expected = run(model, inputs)
+    with use_attention(model, Spy()):
+        assert_close(run(model, inputs), expected)
+    with use_attention(model, Spy(), masks=False):
+        if name in SLIDING_FAMILIES:
+            with pytest.raises(
+                NotImplementedError, match=r"sliding window of \d tokens, but .* no mask"
+            ):
+                run(model, inputs)
+        else:
+            assert_far(run(model, inputs), expected)
+
+
+# 2. No mask with more keys than queries: the queries stand at the beginning of the keys.
+
+
+class Module(nn.Module):
+    def __init__(self, is_causal: bool | None = None) -> None:
+        super().__init__()
+        if is_causal is not None:
+            self.is_causal = is_causal
+
+
+def qkv(queries: int, keys: int) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    sizes = ((HEADS, queries), (KV_HEADS, keys), (KV_HEADS, keys))
+    query, key, value = (
+        torch.randn(2, *size, 8, generator=generator, dtype=torch.float64) for size in sizes
+    )
+    return query, key, value
+
+
+@pytest.mark.parametrize("is_causal", [True, None])
+def test_several_queries_without_a_mask_stand_at_the_beginning_of_the_keys(is_causal):
+    query, key, value = qkv(4, 9)
+    found, weights = attend(PLAIN, Module(is_causal), query, key, value, None)
+    expected, _ = attend(PLAIN, Module(True), query, key[:, :, :4], value[:, :, :4], None)
+    assert weights is None
+    assert found.shape == (2, 4, HEADS, 8)  # as transformers wants it
+    assert found.is_contiguous()
+    assert_close(found, expected)
+    at_the_end = torch.ones(4, 9, dtype=torch.bool).tril(5)
+    assert_far(attend(PLAIN, Module(True), query, key, value, at_the_end)[0], expected)
+
+
+def test_one_query_without_a_mask_sees_all_keys():
+    query, key, value = qkv(1, 9)
+    found, _ = attend(PLAIN, Module(True), query, key, value, None)
+    assert_close(found, attend(PLAIN, Module(False), query, key, value, None)[0])
+
+
+def test_causality_of_the_call_overrides_that_of_the_module():
+    query, key, value = qkv(4, 4)
+    causal, both_ways = (
+        attend(PLAIN, Module(is_causal), query, key, value, None)[0] for is_causal in (True, False)
+    )
+    assert_far(causal, both_ways)
+    for module in (Module(True), Module(False)):
+        assert_close(attend(PLAIN, module, query, key, value, None, is_causal=True)[0], causal)
+        assert_close(attend(PLAIN, module, query, key, value, None, is_causal=False)[0], both_ways)
+
+
+@pytest.mark.parametrize("name", ["Llama", "Qwen 3", "GPT-2", "GPT-NeoX"])
+def test_a_static_cache_is_filled_without_a_mask(name):
+    model = family_model(name)
+    ids = FAMILIES[name].example()["input_ids"][:, :4]
+
+    def answer() -> Tensor:
+        cache = StaticCache(config=model.config, max_cache_len=9)
+        return run(model, {"input_ids": ids}, past_key_values=cache)
+
+    expected, spy = answer(), Spy()
+    with use_attention(model, spy):
+        found = answer()
+    assert_close(found, expected)
+    for call in spy.calls:
+        assert call["attention_mask"] is None
+        assert (call["query"].shape[2], call["key"].shape[2]) == (4, 9)
+    with use_attention(model, Spy(attention_mask=torch.ones(4, 9, dtype=torch.bool).tril(5))):
+        assert_far(answer(), expected)
+
+
+# 3. transformers looks for these in the name of an implementation.
+
+
+@pytest.mark.parametrize("name", [IMPLEMENTATION, PATCHED_IMPLEMENTATION])
+def test_names_contain_no_word_that_transformers_searches_for(name):
+    words = ("sdpa", "flash", "flex_attention", "/", "eager", "paged")
+    assert not [word for word in words if word in name]
+
+
+# 4. A query at padding sees nothing.
+
+
+@pytest.mark.parametrize("policy", [PLAIN, sx.PAPER], ids=repr)
+@pytest.mark.parametrize("hidden", [None, -torch.inf, torch.finfo(torch.float64).min])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_a_query_that_sees_nothing_gives_zeros(policy, hidden, with_bias):
+    query, key, value = (tensor.requires_grad_() for tensor in qkv(3, 5))
+    mask = torch.ones(2, 1, 3, 5, dtype=torch.bool)
+    mask[1, :, 1] = False
+    options: dict[str, Any] = {}
+    if hidden is not None:
+        mask = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, hidden)
+    if with_bias:
+        options["position_bias"] = torch.randn(1, HEADS, 3, 5, dtype=torch.float64)
+    output, _ = attend(policy, Module(False), query, key, value, mask, **options)
+    assert not output[1, 1].any()
+    assert output[1, 0].all()
+    for gradient in torch.autograd.grad(output.square().sum(), (query, key, value)):
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("name", TOKEN_FAMILIES)
+def test_padding_does_not_spread_nan(name):
+    """A batch may have a row that is nothing but padding."""
+    model, inputs = family_model(name), FAMILIES[name].example("left")
+    more = {key: torch.cat([value, value[:1]]) for key, value in inputs.items()}
+    more["attention_mask"][2] = 0
+    for policy in (PLAIN, sx.PAPER):
+        with shf.sharpen(model, policy):
+            expected = run(model, inputs)
+            answer = model(**more)[0]
+            assert answer.isfinite().all()
+            assert_close(answer[:2][is_real(inputs)].detach(), expected)
+            model.zero_grad()
+            answer[:2][is_real(inputs)].square().sum().backward()
+        for parameter in model.parameters():
+            assert parameter.grad is None or parameter.grad.isfinite().all()
+        model.zero_grad()
+
+
+# 5. Keywords that change the logits.
+
+
+DROPPED_KEYWORDS: list[tuple[str, str | None, dict[str, Any]]] = [
+    ("Gemma 2", "left", {"softcap": None}),
+    ("gpt-oss", "left", {"s_aux": None}),
+    ("T5", "left", {"position_bias": None}),
+    ("T5", "left", {"scaling": None}),
+    ("GPT-2, unscaled", "left", {"scaling": None}),
+    ("T5", None, {"is_causal": True}),
+    ("T5", None, {"is_causal": False}),
+    ("Whisper", None, {"is_causal": True}),
+    ("Whisper", None, {"is_causal": False}),
+    ("BERT", None, {"is_causal": True}),
+    ("ViT", None, {"is_causal": True}),
+    ("Llama", None, {"is_causal": False}),
+]
+
+
+@pytest.mark.parametrize(("name", "padded", "changes"), DROPPED_KEYWORDS, ids=str)
+def test_every_keyword_is_used(name, padded, changes):
+    """With it the model agrees with eager attention, and without it does not."""
+    family: Family = {**FAMILIES, **VARIANTS}[name]
+    model, inputs = family_model(name), family.example(padded)
+    expected, spy = run(model, inputs), Spy()
+    with use_attention(model, spy):
+        assert_close(run(model, inputs), expected)
+    (keyword,) = changes
+    if keyword != "is_causal":
+        assert all(call[keyword] is not None for call in spy.calls)
+    with use_attention(model, Spy(**changes)):
+        assert_far(run(model, inputs), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [("Llama", "attention_dropout"), ("GPT-2", "attn_pdrop")]
+)
+@torch.no_grad()
+def test_dropout_of_weights_is_used(name, option):
+    model, inputs = variant(name, **{option: 0.5}).make(), FAMILIES[name].example()
+    with shf.sharpen(model, PLAIN):
+        assert torch.equal(run(model, inputs), run(model, inputs))
+        model.train()
+        assert_far(run(model, inputs), run(model, inputs))
+
+
+def test_a_bias_and_a_window():
+    """No model of the table has both."""
+    query, key, value = qkv(6, 6)
+    bias = torch.randn(1, HEADS, 6, 6, dtype=torch.float64)
+    window = make_mask(
+        2,
+        6,
+        6,
+        mask_function=transformers.masking_utils.sliding_window_causal_mask_function(3),
+        local_size=3,
+    )
+    expected, _ = attend(PLAIN, Module(True), query, key, value, window.dense(), position_bias=bias)
+    found, _ = attend(PLAIN, Module(True), query, key, value, window, position_bias=bias)
+    assert_close(found, expected)
+    assert_far(attend(PLAIN, Module(True), query, key, value, window)[0], expected)
+
+
+@pytest.mark.parametrize("hidden", [-torch.inf, torch.finfo(torch.float64).min / 2])
+def test_a_bias_and_an_additive_mask(hidden):
+    query, key, value = qkv(6, 6)
+    bias = torch.randn(1, HEADS, 6, 6, dtype=torch.float64)
+    visible = torch.ones(6, 6, dtype=torch.bool).tril().expand(2, 1, 6, 6)
+    additive = torch.zeros(visible.shape, dtype=torch.float64).masked_fill(~visible, hidden)
+    expected, _ = attend(PLAIN, Module(True), query, key, value, visible, position_bias=bias)
+    found, _ = attend(PLAIN, Module(True), query, key, value, additive, position_bias=bias)
+    assert_close(found, expected)
+    assert_far(attend(PLAIN, Module(True), query, key, value, additive)[0], expected)
+
+
+# Masks that the user gives.
+
+
+@pytest.mark.parametrize("name", ["Llama", "Gemma 2", "BERT", "gpt-oss"])
+@pytest.mark.parametrize("hidden", ["lowest", "inf", "bool"])
+def test_a_mask_matrix_of_the_user(name, hidden):
+    model, inputs = family_model(name), FAMILIES[name].example()
+    ids = inputs["input_ids"]
+    size = ids.shape[1]
+    seen = torch.rand(len(ids), 1, size, size, generator=torch.Generator().manual_seed(6)) < 0.5
+    seen |= torch.eye(size, dtype=torch.bool)
+    lowest = torch.finfo(model.dtype).min
+    eager = torch.zeros(seen.shape, dtype=model.dtype).masked_fill(~seen, lowest)
+    masks = {"lowest": eager, "inf": eager.masked_fill(~seen, -torch.inf), "bool": seen}
+    expected = run_all(model, ids, eager)
+    assert_far(run_all(model, ids, None), expected)
+    with shf.sharpen(model, PLAIN):
+        assert_close(run_all(model, ids, masks[hidden]), expected)
+
+
+def run_all(model: PreTrainedModel, ids: Tensor, mask: Tensor | None, **options: Any) -> Tensor:
+    with torch.no_grad():
+        return model(input_ids=ids, attention_mask=mask, **options)[0]
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "Gemma 3", "OLMo 2"])
+def test_several_texts_packed_into_one_row(name):
+    """Positions that begin again keep them apart, where there is no cache and no mask."""
+    model, ids = family_model(name), FAMILIES[name].example()["input_ids"]
+    first = 7
+    position_ids = torch.cat([torch.arange(first), torch.arange(ids.shape[1] - first)])[None]
+    options = {"position_ids": position_ids, "use_cache": False}
+    expected = run_all(model, ids, None, **options)
+    with shf.sharpen(model, PLAIN):
+        assert_close(run_all(model, ids, None, **options), expected)
+        assert_close(expected[:, first:], run_all(model, ids[:, first:], None))
+        assert_far(run_all(model, ids, None, use_cache=False), expected)
+
+
+# 6. Options that are not supported.
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_an_unknown_keyword_is_named(name):
+    model, inputs = family_model(name), FAMILIES[name].example()
+    match = r"Attention passes made_up_option to its attention, which sharpmax does not support"
+    with pytest.raises(NotImplementedError, match=match), shf.sharpen(model, PLAIN):
+        run(model, inputs, made_up_option=1)
+    with shf.sharpen(model, PLAIN):  # said to be off
+        run(model, inputs, made_up_option=None)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_matrices_of_weights_are_refused(name):
+    """Also where the model does not pass the option on, as GPT-2."""
+    model, inputs = family_model(name), FAMILIES[name].example()
+    match = r'output_attentions=True; use attn_implementation="eager" .* or sharpmax.hf.scan'
+    with pytest.raises(NotImplementedError, match=match), shf.sharpen(model, PLAIN):
+        run(model, inputs, output_attentions=True)
+    with shf.sharpen(model, PLAIN):  # and nothing of it is left
+        run(model, inputs, output_attentions=False, output_hidden_states=True)
+
+
+def test_a_call_that_asks_for_a_matrix_of_weights_is_refused():
+    """Outside of transformers' own models."""
+    with pytest.raises(NotImplementedError, match=r"^Module: sharpmax holds no matrix of weights"):
+        attend(PLAIN, Module(True), *qkv(2, 2), None, output_attentions=True)
+
+
+@pytest.mark.parametrize("name", ["Llama", "GPT-2", "BERT", "Whisper"])
+def test_matrices_of_weights_that_a_config_asks_for_are_refused(name):
+    model, inputs = family_model(name), FAMILIES[name].example()
+    model.config.output_attentions = True
+    try:
+        with (
+            pytest.raises(NotImplementedError, match="output_attentions"),
+            shf.sharpen(model, PLAIN),
+        ):
+            run(model, inputs)
+    finally:
+        model.config.output_attentions = False
+
+
+def test_generate_refuses_them_too():
+    model, prompt = family_model("GPT-2"), FAMILIES["GPT-2"].prompt()
+    generate = functools.partial(model.generate, **prompt, max_new_tokens=2)
+    with shf.sharpen(model, PLAIN), pytest.raises(NotImplementedError, match="output_attentions"):
+        generate(output_attentions=True, return_dict_in_generate=True)
