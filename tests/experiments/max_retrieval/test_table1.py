@@ -33,7 +33,7 @@ def written(tmp_path_factory):
 def test_what_is_written(written):
     folder, result, files = written
     assert [path.name for path in files] == [
-        f"table1-quick.{suffix}" for suffix in ("json", "safetensors", "png", "svg")
+        f"table1-quick.{suffix}" for suffix in ("json", "png", "svg", "safetensors")
     ]
     assert Result.load(folder / "table1-quick.json").measurements == result.measurements
     assert heads.load(files[1]).sha256 == result.measurements["heads_sha256"]

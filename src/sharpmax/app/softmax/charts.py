@@ -189,7 +189,7 @@ def _table(outputs: Sequence[NormaliserOutput]) -> Table:
     ]
     rows: list[list[Any]] = [
         [
-            output.name,
+            METHODS[output.name].name,
             float(output.weights.max()),
             output.entropy,
             float(np.exp(output.entropy)),
