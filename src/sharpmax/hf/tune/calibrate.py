@@ -36,8 +36,9 @@ from sharpmax.hf.model_info import weights_fingerprint
 from sharpmax.hf.patch.layers import evaluation_mode, require_support
 from sharpmax.hf.progress import Progress, ProgressCallback
 from sharpmax.hf.sharpen import sharpen
-from sharpmax.hf.tune.calibration import Calibration, Head, architecture_of
+from sharpmax.hf.tune.calibration import Calibration, architecture_of
 from sharpmax.hf.tune.head_profiles import measure_benefits, measure_entropies
+from sharpmax.results.calibration import Head
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float

@@ -432,7 +432,7 @@ def _entropy_by_label(view: ScanView) -> Chart:
         if heads:
             values = entropy[:, [head.row for head in heads], [head.column for head in heads]]
             low, high = np.nanpercentile(values, [25, 75], axis=1).tolist()
-            mean: list[float] = np.nanmean(values, axis=1, dtype=np.float64).tolist()
+            mean = np.asarray(np.nanmean(values, axis=1, dtype=np.float64)).tolist()
             name, colour = f"{label} ({count})", label_colour(label)
             lines.append(Line(name, tokens, mean, low, high, colour=colour))
     largest = [math.log(count) for count in tokens]
