@@ -204,8 +204,9 @@ def test_the_calibrated_arm_sharpens_the_chosen_heads_beyond_the_sizes_trained_a
     config, calibration, monkeypatch
 ):
     """As `sharpmax.hf.calibrate` finds them on the same questions; up to there nothing changes."""
-    monkeypatch.setattr(calibrate, "MIN_STANDARD_ERRORS", -1e9)  # after six steps of training all is chance,
-    monkeypatch.setattr(calibrate, "MIN_SHARE_OF_BEST", -1e9)  # so every head is taken
+    # After six steps of training all benefits are chance, so every head is taken.
+    monkeypatch.setattr(calibrate, "MIN_STANDARD_ERRORS", -1e9)
+    monkeypatch.setattr(calibrate, "MIN_SHARE_OF_BEST", -1e9)
     both = replace(config, calibration=calibration, arms=("softmax", "calibrated"))
     found = evaluate.run(both).measurements["algorithms"]["bfs"]
     plain, fitted = (found["arms"][name] for name in both.arms)
