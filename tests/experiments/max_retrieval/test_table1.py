@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sharpmax import UserError
-from sharpmax.cli import formats, tables
+from sharpmax import UserError, report
 from sharpmax.cli.commands import reproduce
 from sharpmax.experiments.max_retrieval import heads, paper, table1
 from sharpmax.experiments.max_retrieval.settings import Training
 from sharpmax.experiments.max_retrieval.table1 import Config
+from sharpmax.report.numbers import p_value, share
 from sharpmax.results import Result
 
 ROOT = Path(__file__).parents[3]
@@ -33,7 +33,7 @@ def written(tmp_path_factory):
 def test_what_is_written(written):
     folder, result, files = written
     assert [path.name for path in files] == [
-        f"table1-quick.{suffix}" for suffix in ("json", "safetensors", "png", "svg")
+        f"table1-quick.{suffix}" for suffix in ("json", "png", "svg", "safetensors")
     ]
     assert Result.load(folder / "table1-quick.json").measurements == result.measurements
     assert heads.load(files[1]).sha256 == result.measurements["heads_sha256"]
@@ -69,11 +69,11 @@ def test_results_are_not_replaced_unasked(written):
 
 
 def test_the_table_in_the_terminal_has_the_papers_numbers(written, capsys):
-    tables.show(written[1])
+    report.show(written[1])
     shown = capsys.readouterr().out
     assert "98.6" in shown
     assert "confirmed" in shown
-    assert "2 seeds" in shown
+    assert "2 heads" in shown
     assert "to dispersion" in " ".join(shown.split())
 
 
@@ -115,8 +115,9 @@ def test_the_page_shows_what_was_measured(published):
         (line,) = re.findall(rf"^\| {size:,} \|(.*)\|$", page, re.M)
         cells = [cell.strip() for cell in line.split("|")]
         expected = [
-            formats.percent(found["mean"][name][place], found["std"][name][place])
+            share(found["mean"][name][place], found["std"][name][place])
             for name in ("baseline", "adaptive")
         ]
         assert cells[:2] == expected
-        assert cells[2] == formats.chance(found["p"][place])
+        p = found["p"][place]
+        assert cells[2] == ("-" if p is None else p_value(p))
