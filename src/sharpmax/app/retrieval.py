@@ -121,8 +121,8 @@ def gelu(inputs: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def trained() -> heads.Heads:
-    """Those that come with the package."""
-    return heads.load("max")
+    """All ten of Table 1 in a clone of the repository, else the three of the package."""
+    return heads.load_available()
 
 
 @lru_cache(maxsize=10)

@@ -61,7 +61,7 @@ def evaluate(
 
     from sharpmax import plot
     from sharpmax.experiments.clrs_text import evaluate as evaluating
-    from sharpmax.experiments.clrs_text.arms import ARMS, PAPERS
+    from sharpmax.experiments.clrs_text.conditions import CONDITIONS, UNCALIBRATED
     from sharpmax.plot import style
 
     if threads is not None:
@@ -70,7 +70,7 @@ def evaluate(
         data,
         str(trained),
         calibration,
-        arms=tuple(arm or (ARMS if calibration else PAPERS)),
+        conditions=tuple(arm or (CONDITIONS if calibration else UNCALIBRATED)),
         algorithms=tuple(algorithm or ()),
         sizes=() if sizes is None else tuple(numbers("--sizes", sizes)),
         samples=samples,

@@ -60,7 +60,7 @@ def generate(
         samples,
     )
     with bars("algorithms") as progress:
-        made = generating.run(
+        made = generating.generate_dataset(
             config, out, overwrite=overwrite, processes=processes, progress=progress
         )
     rows = sum(file.rows for file in made.files.values())

@@ -110,9 +110,9 @@ def train(
     """
     import torch
 
-    from sharpmax.experiments.clrs_text import settings
+    from sharpmax.experiments.clrs_text import config
     from sharpmax.experiments.clrs_text import train as training
-    from sharpmax.experiments.clrs_text.data import read
+    from sharpmax.experiments.clrs_text.data import load_samples
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -124,15 +124,15 @@ def train(
         "learning_rate": learning_rate,
         "growing": growing,
         "vocabulary": vocabulary,
-        "shape": None if shape is None else settings.shape_of(shape),
+        "shape": None if shape is None else config.parse_shape(shape),
     }
-    if model != settings.SMALL:
+    if model != config.SMALL:
         strange = [name for name in ("vocabulary", "shape") if given[name] is not None]
         if strange:
             raise UserError(f"--{strange[0]} goes with --model small, not with {model}")
     asked = {name: value for name, value in given.items() if value is not None}
     wanted = [
-        settings.Training(
+        config.Training(
             attention=name,
             model=model,
             precision=precision,
@@ -142,8 +142,8 @@ def train(
         for name in attention or ("softmax", "adaptive")
     ]
     for one in wanted:
-        settings.check(one)
-    source = read(
+        one.check()
+    source = load_samples(
         data,
         "train",
         algorithms=algorithm or (),

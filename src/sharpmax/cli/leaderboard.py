@@ -86,16 +86,16 @@ def leaderboard(
     # Imported late: `sharpmax --help` should not wait for JAX or the drawing library.
     from sharpmax import plot
     from sharpmax.cli.progress import bars
-    from sharpmax.experiments.leaderboard import board
+    from sharpmax.experiments.leaderboard import experiment
     from sharpmax.plot import style
 
-    usual = board.QUICK if quick else board.Config()
+    usual = experiment.QUICK if quick else experiment.Config()
     budget = replace(
         usual.budget,
         steps=usual.budget.steps if steps is None else steps,
         seeds=usual.budget.seeds if seeds is None else tuple(range(seeds)),
     )
-    config = board.Config(
+    config = experiment.Config(
         budget,
         tracks=tuple(track or usual.tracks),
         tasks=tuple(task or usual.tasks),
@@ -103,7 +103,7 @@ def leaderboard(
         rounds=usual.rounds,
     )
     with bars() as progress:
-        result = board.run(
+        result = experiment.run(
             config,
             out / TRAINING,
             processes=processes,

@@ -35,12 +35,12 @@ EXPERIMENTS = {
         options=("quick", "processes", "training"),
     ),
     "unknowns": Experiment(
-        "max_retrieval.unknowns",
+        "max_retrieval.hyperparameter_grid",
         "which of the settings that are not known comes closest to Table 1",
         options=("quick", "processes", "training"),
     ),
     "policies": Experiment(
-        "max_retrieval.policies",
+        "max_retrieval.policy_comparison",
         "other ways to sharpen the heads of Table 1, and what they cost on another task",
         options=("processes",),
     ),
@@ -48,7 +48,7 @@ EXPERIMENTS = {
         "one_head", "a head over a fixed vocabulary disperses as its input grows (Theorem 2.2)"
     ),
     "figure2": Experiment(
-        "max_retrieval.maps", "where the max-retrieval head looks as its set grows"
+        "max_retrieval.attention_maps", "where the max-retrieval head looks as its set grows"
     ),
     "figure3": Experiment(
         "head_entropy",
@@ -59,10 +59,12 @@ EXPERIMENTS = {
         "power_series", "entropy of ten elements of a power series over base and temperature"
     ),
     "figure6": Experiment(
-        "max_retrieval.fit", "the polynomial fit, the paper's and ours", options=("processes",)
+        "max_retrieval.polynomial_fit",
+        "the polynomial fit, the paper's and ours",
+        options=("processes",),
     ),
     "figure7": Experiment(
-        "max_retrieval.maps",
+        "max_retrieval.attention_maps",
         "Figure 2 without and with adaptive temperature",
         config={"methods": ("baseline", "adaptive")},
     ),
@@ -147,7 +149,7 @@ def run_and_draw(
         result: Result = experiment.run(config, **asked)
     written = [result.save(stem.with_suffix(".json"), overwrite=overwrite)]
     if name == "table1":
-        heads = experiment.heads_of(config, out / TRAINING)
+        heads = experiment.load_trained_heads(config, out / TRAINING)
         written.append(heads.save(stem.with_suffix(".safetensors")))
     return result, written + style.save(plot.draw(result), stem, overwrite=overwrite)
 
