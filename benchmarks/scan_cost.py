@@ -23,7 +23,7 @@ import torch
 
 import sharpmax.hf as shf
 from sharpmax.hf.loading.loader import load
-from sharpmax.hf.scan.prompts import choose
+from sharpmax.hf.scan.prompts import choose_prompt
 from sharpmax.results import Result, Stopwatch
 
 TOKENS = (2048, 4096, 8192)
@@ -41,7 +41,7 @@ def plain(model: torch.nn.Module, tokens: list[int]) -> float:
 def check(model: torch.nn.Module, tokenizer: object) -> float:
     """The largest difference of an entropy from that of eager attention's matrices."""
     found = shf.scan(model, tokenizer, [CHECKED], "passkey")
-    tokens = choose("passkey", tokenizer).tokens(CHECKED)
+    tokens = choose_prompt("passkey", tokenizer).tokens(CHECKED)
     before = model.config._attn_implementation
     model.set_attn_implementation("eager")
     with torch.no_grad():
@@ -78,7 +78,7 @@ def main() -> None:
     difference = check(model, tokenizer)
     rows = []
     for count in TOKENS:
-        tokens = choose("passkey", tokenizer).tokens(count)
+        tokens = choose_prompt("passkey", tokenizer).tokens(count)
         pairs = []
         for _ in range(ROUNDS[count]):
             alone = plain(model, tokens)

@@ -36,30 +36,44 @@ class ShapeError(AssertionError):
 
 def checked(shaped: tuple[str, ...], function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function so that what these names hold ("return" too) must fit their annotations."""
-    signature = inspect.signature(function)
-    hints: dict[str, Any] = {}
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         answer = function(*args, **kwargs)
-        if torch.compiler.is_compiling():
-            return answer
-        if not hints:  # at the first call: a class may name itself
-            hints.update(typing.get_type_hints(function))
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        values = {**bound.arguments, "return": answer}
-        with jaxtyped("context"):
-            for name in shaped:
-                if not is_bearable(values[name], hints[name]):
-                    shape = getattr(values[name], "shape", None)
-                    raise ShapeError(
-                        f"{function.__module__}.{function.__qualname__}: {name} is "
-                        f"{type(values[name]).__name__} of shape {shape}, annotated {hints[name]}"
-                    )
+        if not torch.compiler.is_compiling():
+            _compare(function, shaped, args, kwargs, answer)
         return answer
 
     return wrapper
+
+
+def _compare(
+    function: Callable[..., Any],
+    shaped: tuple[str, ...],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    answer: Any,
+) -> None:
+    signature, hints = _annotations(function)
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    values = {**bound.arguments, "return": answer}
+    with jaxtyped("context"):
+        for name in shaped:
+            if not is_bearable(values[name], hints[name]):
+                shape = getattr(values[name], "shape", None)
+                raise ShapeError(
+                    f"{function.__module__}.{function.__qualname__}: {name} is "
+                    f"{type(values[name]).__name__} of shape {shape}, annotated {hints[name]}"
+                )
+
+
+@functools.cache
+def _annotations(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
+    """Read at the first call, since a class may name itself. Not in the closure of the wrapper:
+    torch.compile looks into closures and does not know a Signature.
+    """
+    return inspect.signature(function), typing.get_type_hints(function)
 
 
 def _decorator_name(decorator: ast.expr) -> str:

@@ -1,7 +1,8 @@
-"""Keep attention sharp as inputs grow: measure dispersion, bound it, and undo it.
+"""Measure, bound and undo the dispersion of softmax attention.
 
-The functions here take NumPy, PyTorch or JAX arrays and give back the same kind. Importing the
-package imports none of those frameworks. Attention is in `sharpmax.torch` and `sharpmax.jax`.
+The functions here take NumPy, PyTorch or JAX arrays and return the same kind. Importing the package
+imports none of these frameworks. Attention is in `sharpmax.torch`, `sharpmax.jax` and
+`sharpmax.cpu`; scanning and sharpening language models is in `sharpmax.hf`.
 """
 
 from sharpmax import theory

@@ -1,18 +1,16 @@
-"""The only file that knows array libraries.
+"""Hide the differences between array libraries; no other module of the formulas knows them.
 
-Everything above it is written once, against the array-API standard, and runs on whatever the
-caller's arrays are: NumPy, PyTorch, JAX, or any other library that `array_api_compat` recognises.
-The library is taken from the arguments, so there is no global backend and nothing is imported that
-the caller has not imported already.
+The formulas are written once, against the array API standard, and run on NumPy, PyTorch and JAX
+arrays and on any other library that `array_api_compat` recognises. The library is taken from the
+arguments, so there is no global backend, and nothing is imported that the caller has not imported.
 
-Four facts shape the helpers:
+The helpers exist for four reasons:
 
-- bfloat16 and float16 are outside the standard, so floating types are recognised by name here.
-- The standard has no "stop the gradient" and no loop that may be traced; torch and JAX spell both
-  differently.
-- A 0-D torch tensor promotes unlike the standard says, so scalars stay Python numbers for as long
-  as possible.
-- `asarray` on a torch tensor may leave its graph, so inputs are never passed through it.
+- bfloat16 and float16 are not part of the standard, so floating types are recognised by name.
+- The standard can neither stop a gradient nor trace a loop; PyTorch and JAX can.
+- A 0-D torch tensor does not promote as the standard says, so scalars stay Python numbers for as
+  long as possible.
+- `asarray` may detach a torch tensor from its graph, so inputs never pass through it.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 Array: TypeAlias = Any
-"""An array of any supported library; signatures say its shape, as in `Float[Array, "..."]`."""
+"""An array of any supported library. Signatures add the shape, as in `Float[Array, "..."]`."""
 
 LOG2_E = math.log2(math.e)
 
@@ -40,11 +38,15 @@ STATISTICS_DTYPE = {
     "float32": "float32",
     "float64": "float64",
 }
-"""Floating types accepted as logits, and the type in which their statistics are computed."""
+"""The floating types accepted as logits, each with the type used for its statistics."""
 
 
 def namespace(**arrays: Array) -> Any:
-    """The array library that the named arguments share; None is an argument not given."""
+    """Return the array library that the named arguments share, ignoring those that are None.
+
+    Raises:
+        TypeError: if an argument is no array, or the arrays come from different libraries.
+    """
     given = {name: array for name, array in arrays.items() if array is not None}
     if all(is_torch(array) for array in given.values()):
         from array_api_compat import torch
@@ -68,31 +70,36 @@ def namespace(**arrays: Array) -> Any:
 
 
 def is_torch(array: Array) -> bool:
-    """Asked without array_api_compat, whose cached look-ups make torch.compile warn."""
+    """Say whether this is a torch tensor, without importing torch."""
+    # Not by array_api_compat, whose cached look-ups make torch.compile warn.
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)
 
 
 def is_jax(array: Array) -> bool:
-    """Not even asked while JAX is not loaded."""
+    """Say whether this is a JAX array, without importing JAX."""
     return "jax" in sys.modules and array_api_compat.is_jax_array(array)
 
 
 def dtype_name(array: Array) -> str:
-    """The plain name of an array's type: torch.float32 and NumPy's float32 are both "float32"."""
+    """Return the plain name of an array's type: "float32" for torch.float32 and NumPy's float32."""
     if isinstance(array.dtype, np.dtype):
-        return _named(array.dtype)
+        return _numpy_dtype_name(array.dtype)
     return str(array.dtype).rpartition(".")[2]
 
 
 @cache
-def _named(dtype: np.dtype[Any]) -> str:
-    """NumPy puts a type's name together anew each time, in as long as a small computation takes."""
+def _numpy_dtype_name(dtype: np.dtype[Any]) -> str:
+    # Cached: NumPy builds the name anew each time, which takes as long as a small computation.
     return str(dtype)
 
 
 def statistics_dtype(name: str, array: Array, xp: Any) -> Any:
-    """float32 for half and single precision, float64 for double; all else is refused by name."""
+    """Return the type for statistics: float32 for half and single precision, float64 for double.
+
+    Raises:
+        TypeError: if the array has another type; the message calls the array `name`.
+    """
     wide = STATISTICS_DTYPE.get(dtype_name(array))
     if wide is None:
         expected = ", ".join(STATISTICS_DTYPE)
@@ -103,7 +110,12 @@ def statistics_dtype(name: str, array: Array, xp: Any) -> Any:
 
 
 def negative_axis(axis: int, array: Array, name: str = "logits") -> int:
-    """The axis counted from the end: it names the same one after broadcasting adds leading axes."""
+    """Return the axis counted from the end, which stays valid when broadcasting adds leading axes.
+
+    Raises:
+        TypeError: if `axis` is not an integer.
+        ValueError: if the array has no such axis.
+    """
     if isinstance(axis, bool) or not isinstance(axis, int):
         raise TypeError(f"axis must be one integer, got {axis!r}")
     if not -array.ndim <= axis < array.ndim:
@@ -114,7 +126,7 @@ def negative_axis(axis: int, array: Array, name: str = "logits") -> int:
 
 
 def stop_gradient(array: Array) -> Array:
-    """The same values as a constant of the graph; the standard has no such function."""
+    """Return the same values, detached from the gradient graph."""
     if is_torch(array):
         return array.detach()
     if is_jax(array):
@@ -125,10 +137,9 @@ def stop_gradient(array: Array) -> Array:
 
 
 def clamp(array: Array, low: float, high: float, xp: Any) -> Array:
-    """The array cut to [low, high]; NaN stays NaN, and the gradient at both ends is that of inside.
+    """Limit an array to [low, high]. NaN stays NaN, and both ends keep the gradient of the inside.
 
-    The standard's `clip` is not used: JAX's halves the gradient at the ends, and every row's
-    maximum lies at one.
+    JAX's `clip` halves the gradient at the ends, where the maximum of every row lies.
     """
     if is_torch(array):
         return array.clamp(low, high)
@@ -138,11 +149,11 @@ def clamp(array: Array, low: float, high: float, xp: Any) -> Array:
 
 
 def bounded_offset(array: Array, low: float, xp: Any) -> Array:
-    """Logits minus their row's maximum, made finite: `low` at the least, and 0 for +inf.
+    """Make offsets below a row's maximum finite: at least `low`, and 0 for +inf.
 
-    Not cut at 0, although none should be above: a compiler may compute a logit anew, rounded
-    otherwise than the maximum was, and cutting the top item at 0 would drop its gradient (seen
-    with jax.jit 0.10 on the CPU).
+    JAX arrays are not limited to 0 from above. A compiler may compute a logit a second time and
+    round it differently than the maximum; limiting the top item to 0 would then drop its gradient
+    (seen with jax.jit 0.10 on the CPU).
     """
     if is_torch(array):
         return array.nan_to_num(nan=math.nan, posinf=0.0, neginf=low)
@@ -152,11 +163,11 @@ def bounded_offset(array: Array, low: float, xp: Any) -> Array:
 
 
 def exp(array: Array, xp: Any) -> Array:
-    """exp, by way of exp2 for torch.
+    """Return the exponential, computed by exp2 for torch.
 
-    torch's exp on CPUs takes 10 to 50 times as long where the answer underflows (2.13, float32:
-    below -87), which is every masked item; its exp2 does not. The product costs a rounding of the
-    argument, the same as the argument's own.
+    On CPUs, torch's exp takes 10 to 50 times as long where the result underflows (version 2.13,
+    float32, below -87), as it does for every masked item. exp2 does not. The extra product rounds
+    the argument once more.
     """
     return xp.exp2(array * LOG2_E) if is_torch(array) else xp.exp(array)
 
@@ -164,7 +175,7 @@ def exp(array: Array, xp: Any) -> Array:
 def while_loop(
     condition: Callable[[Any], Array], body: Callable[[Any], Any], state: tuple[Array, ...]
 ) -> Any:
-    """Repeat `body` while `condition` holds: `lax.while_loop` for JAX, a plain loop elsewhere."""
+    """Repeat `body` while `condition` holds, by `lax.while_loop` for JAX arrays."""
     if is_jax(state[0]):
         import jax
 
@@ -175,19 +186,23 @@ def while_loop(
 
 
 def to_numpy(array: Array) -> Float[np.ndarray, "..."]:
-    """A float64 NumPy copy, off the graph and off the device."""
+    """Copy an array of any library to NumPy, in float64."""
     if is_torch(array):
         array = array.detach().cpu().double().numpy()
     return np.asarray(array, dtype=np.float64)
 
 
 def is_number(value: object) -> bool:
-    """True for a Python (or NumPy scalar) number, which can be checked and needs no library."""
+    """Say whether this is a plain number (Python's or a NumPy scalar), which can be checked."""
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
 
 
 def logit_scale(scale: float | None, dim: int) -> float:
-    """What a product of query and key is multiplied by: 1/sqrt(dim) unless something is given."""
+    """Return the factor on the product of query and key: `scale`, by default 1/sqrt(dim).
+
+    Raises:
+        ValueError: if `scale` is not a finite number.
+    """
     if scale is None:
         return 1 / math.sqrt(dim) if dim else 1.0
     if not is_number(scale) or not math.isfinite(scale):
@@ -195,8 +210,8 @@ def logit_scale(scale: float | None, dim: int) -> float:
     return float(scale)
 
 
-def whole(name: str, number: int | None) -> int | None:
-    """A count of 1 or more, or none."""
+def optional_count(name: str, number: int | None) -> int | None:
+    """Check an option that is None or an integer of 1 or more, and return it."""
     if number is None:
         return None
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -204,18 +219,19 @@ def whole(name: str, number: int | None) -> int | None:
     return number
 
 
-def floating(**values: Array | float) -> tuple[Any, list[Array], bool]:
-    """Numbers and arrays of one library as floating arrays that work together.
+def to_floating(**values: Array | float) -> tuple[Any, list[Array], bool]:
+    """Convert numbers and arrays of one library to floating arrays of one type.
 
-    Returns the library, the arrays in order, and whether all of them were plain numbers; those are
-    computed in NumPy's float64, and `restored` turns the answer back into a Python float.
+    Returns:
+        The library, the arrays in order, and whether all values were plain numbers. Plain numbers
+        become NumPy float64 arrays; `from_floating` turns the answer back into a Python float.
     """
     arrays = {name: value for name, value in values.items() if not is_number(value)}
     if not arrays:
         return np, [np.asarray(float(value)) for value in values.values()], True
     xp = namespace(**arrays)
     dtype = _common_dtype(arrays, xp)
-    # Only torch needs telling: its new tensors are on the CPU wherever the others are.
+    # torch puts new tensors on the CPU, wherever the others are.
     first: Array = next(iter(arrays.values()))
     device = first.device if is_torch(first) else None
     converted = [
@@ -228,7 +244,7 @@ def floating(**values: Array | float) -> tuple[Any, list[Array], bool]:
 
 
 def _common_dtype(arrays: dict[str, Array], xp: Any) -> Any:
-    """The widest statistics type of the floating arrays; the default if all hold whole numbers."""
+    """Return the widest statistics type of the floating arrays, or the library's default."""
     dtypes = [
         statistics_dtype(name, array, xp)
         for name, array in arrays.items()
@@ -239,13 +255,13 @@ def _common_dtype(arrays: dict[str, Array], xp: Any) -> Any:
     return xp.float64 if xp.float64 in dtypes else dtypes[0]
 
 
-def restored(answer: Array, was_number: bool) -> Any:
-    """The answer to plain numbers is a plain number."""
+def from_floating(answer: Array, was_number: bool) -> Any:
+    """Return an answer as a Python float if the question was plain numbers (see `to_floating`)."""
     return float(answer) if was_number else answer
 
 
 def positive_number(name: str, value: float) -> float:
-    """Check a Python number that must be positive and finite."""
+    """Check a number that must be positive and finite, and return it as a float."""
     if not is_number(value) or not (0 < value < math.inf):
         raise ValueError(f"{name} must be a positive finite number, got {value!r}")
     return float(value)

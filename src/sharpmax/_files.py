@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Write files atomically and refuse to overwrite them by accident."""
 
 from __future__ import annotations
 
@@ -13,17 +13,27 @@ from sharpmax._errors import UserError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the target and rename, so that a kill leaves the old file or the new one, never
-    half of one.
+    """Write a file so that a crash leaves the old file or the new one, never half of one.
+
+    Args:
+        path: the file; missing folders are created.
+        content: all that the file will hold.
     """
-    with writing_atomically(path) as stream:
+    with open_atomically(path) as stream:
         stream.write(content)
 
 
 @contextmanager
-def writing_atomically(path: Path) -> Iterator[BinaryIO]:
-    """The same for what is too large to be at hand at once: written piece by piece inside the
-    block, there when it ends, and gone if it ends by an error.
+def open_atomically(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to be written piece by piece; it appears when the block ends without an error.
+
+    The bytes go to a temporary file in the same folder, which is renamed at the end.
+
+    Args:
+        path: the file; missing folders are created.
+
+    Yields:
+        The stream to write to.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
@@ -33,7 +43,7 @@ def writing_atomically(path: Path) -> Iterator[BinaryIO]:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; results are for sharing
+        temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -41,7 +51,15 @@ def writing_atomically(path: Path) -> Iterator[BinaryIO]:
 
 
 def refuse_overwriting(paths: list[Path], overwrite: bool) -> None:
-    """Raise if any of the files exists and the caller did not ask to replace it."""
+    """Check that none of the files exists, unless the caller asked to overwrite them.
+
+    Args:
+        paths: the files that are about to be written.
+        overwrite: whether the user allows existing files to be replaced.
+
+    Raises:
+        UserError: if a file exists and `overwrite` is false.
+    """
     existing = [str(path) for path in paths if path.exists()]
     if existing and not overwrite:
         raise UserError(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import sharpmax as sx
-from hf.small import llama, tokenizer
+from hf.small import assert_nothing_is_patched, llama, tokenizer
 from model_folder import make_folder
 from report.pages import Page
 from sharpmax.app import scanning, writing
@@ -15,7 +15,6 @@ from sharpmax.app.runs import Stopped
 from sharpmax.app.shelf import Shelf
 from sharpmax.app.writing import Asked
 from sharpmax.hf.loading.loader import Loaded
-from sharpmax.hf.patch import attention
 
 
 def quiet(share: float) -> None:
@@ -42,7 +41,7 @@ def test_sharpening_changes_the_text_and_is_undone(loaded):
     assert first.plain != first.sharpened
     assert first == second
     assert loaded.model.config._attn_implementation == before
-    assert not attention.RULES
+    assert_nothing_is_patched()
 
 
 def test_only_what_is_chosen_is_sharpened(loaded):
@@ -63,7 +62,7 @@ def test_a_stop_leaves_the_model_as_it_was(loaded):
     with pytest.raises(Stopped):
         writing.write(loaded, ASKED, tell)
     assert max(told) < 0.7
-    assert not attention.RULES
+    assert_nothing_is_patched()
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_the_policy_reaches_every_head_in_padded_batches(folder, in_words, tmp_p
 def test_the_documented_command(folder, tmp_path, monkeypatch, capsys):
     """As it stands on the page, but for a smaller model; with constant:1 it is plain attention."""
     (line,) = re.findall(r"^sharpmax (lm-eval .*)$", (ROOT / "docs/lm_eval.md").read_text(), re.M)
-    monkeypatch.setattr(catalogue, "folder", lambda report: folder)
+    monkeypatch.setattr(catalogue, "model_folder", lambda key, report: folder)
     before, out = sys.argv, tmp_path / "out"
     more = ["--policy", "constant:1", "--output_path", str(out), "--log_samples"]
     assert cli.main([*shlex.split(line), *more]) == 0

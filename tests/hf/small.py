@@ -1,4 +1,4 @@
-"""Small models and a small tokenizer, made here and now."""
+"""A small Llama with random weights, and a tokenizer of characters."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from sharpmax.hf.patch.attention import LAYER_STATES
 from sharpmax.hf.scan import forward
 
 VOCABULARY = 128
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character of ASCII."""
+    """Return a tokenizer with one token per ASCII character."""
     characters = {chr(code): code for code in range(VOCABULARY)}
     backend = Tokenizer(models.WordLevel(characters, unk_token="?"))
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -34,7 +35,7 @@ def llama(
     initializer_range: float = 0.3,
     **options: object,
 ) -> PreTrainedModel:
-    """Four heads on two key heads, with weights so large that attention is sharp here and there."""
+    """Return a model with 4 heads on 2 key heads, and weights so large that some rows are sharp."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         hidden_size=32,
@@ -57,9 +58,15 @@ def random_tokens(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(3, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
 
 
+def assert_nothing_is_patched() -> None:
+    """Only the results of checks may be left of a model that was patched."""
+    for state in LAYER_STATES.values():
+        assert (state.patches, state.rules, state.observer) == ([], (), None)
+
+
 @dataclass
 class Passes:
-    """Forward passes of scans: how many there were, and after how many the next one fails."""
+    """How many forward passes scans have measured, and after how many the next one fails."""
 
     number: int = 0
     stop_after: int | None = None
@@ -70,7 +77,8 @@ def count_passes(
     stop_after: int | None = None,
     error: type[BaseException] = KeyboardInterrupt,
 ) -> Passes:
-    counted, run = Passes(stop_after=stop_after), forward.run
+    """Count the forward passes of scans from now on, and let one fail after `stop_after`."""
+    counted, run = Passes(stop_after=stop_after), forward.measure_forward_pass
 
     def counting(*arguments):
         if counted.number == counted.stop_after:
@@ -78,5 +86,5 @@ def count_passes(
         counted.number += 1
         return run(*arguments)
 
-    monkeypatch.setattr(forward, "run", counting)
+    monkeypatch.setattr(forward, "measure_forward_pass", counting)
     return counted

@@ -11,10 +11,13 @@ import sharpmax as sx
 from hf.small import llama, random_tokens
 from sharpmax.hf import AdaptiveTemperatureLogitsProcessor
 
+TOKENS = random_tokens(3, 4)
+"""The tokens so far, which do not matter."""
+
 
 def test_equals_the_function_on_arrays():
-    scores = torch.randn(5, 300, generator=torch.Generator().manual_seed(0)) * 2
-    found = AdaptiveTemperatureLogitsProcessor()(None, scores)
+    scores = torch.randn(3, 300, generator=torch.Generator().manual_seed(0)) * 2
+    found = AdaptiveTemperatureLogitsProcessor()(TOKENS, scores)
     np.testing.assert_allclose(
         torch.softmax(found.double(), -1),
         sx.adaptive_temperature_softmax(scores.double().numpy()),
@@ -30,10 +33,10 @@ def test_tokens_that_are_ruled_out_count_nowhere():
     hidden = scores.clone()
     hidden[:, 7:] = -torch.inf
     processor = AdaptiveTemperatureLogitsProcessor()
-    found = processor(None, hidden)
-    torch.testing.assert_close(found[:, :7], processor(None, scores[:, :7]))
+    found = processor(TOKENS, hidden)
+    torch.testing.assert_close(found[:, :7], processor(TOKENS, scores[:, :7]))
     assert (found[:, 7:] == -torch.inf).all()
-    flat = AdaptiveTemperatureLogitsProcessor(lambda entropy, count: 0 * entropy)(None, hidden)
+    flat = AdaptiveTemperatureLogitsProcessor(lambda entropy, count: 0 * entropy)(TOKENS, hidden)
     assert (flat[:, :7] == 0).all()
     assert (flat[:, 7:] == -torch.inf).all()
 
@@ -42,9 +45,9 @@ def test_tokens_that_are_ruled_out_count_nowhere():
 def test_half_precision_is_computed_in_full(dtype):
     scores = (torch.randn(3, 200, generator=torch.Generator().manual_seed(0)) * 3).to(dtype)
     processor = AdaptiveTemperatureLogitsProcessor()
-    found = processor(None, scores)
+    found = processor(TOKENS, scores)
     assert found.dtype == dtype
-    assert torch.equal(found, processor(None, scores.float()).to(dtype))
+    assert torch.equal(found, processor(TOKENS, scores.float()).to(dtype))
 
 
 def test_in_generate():

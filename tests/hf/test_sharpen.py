@@ -10,9 +10,8 @@ import torch
 
 import sharpmax as sx
 import sharpmax.hf as shf
-from hf.small import llama, random_tokens
+from hf.small import assert_nothing_is_patched, llama, random_tokens
 from sharpmax import UserError
-from sharpmax.hf.patch import attention, context
 from sharpmax.hf.patch.layers import attention_layers
 
 TOKENS = random_tokens(2, 17)
@@ -102,8 +101,7 @@ def test_undone_bit_for_bit_also_after_an_error(model, implementation):
         fails()
     assert torch.equal(answer(model), before)
     assert model.config._attn_implementation == implementation
-    assert not attention.RULES
-    assert not context._CONFIGS
+    assert_nothing_is_patched()
     assert not model._forward_hooks
 
 

@@ -13,7 +13,7 @@ from sharpmax.app import typed, views
 from sharpmax.app.runs import Tell
 from sharpmax.app.shelf import Shelf
 from sharpmax.hf import Scan, scan
-from sharpmax.hf.scan.inputs import reads_two_texts
+from sharpmax.hf.model_info import is_encoder_decoder
 
 PROMPTS = {
     "max": "the largest of numbers",
@@ -35,7 +35,7 @@ def run(shelf: Shelf, name: str, prompt: str, text: str, lengths: str, tell: Tel
             file.write_text(text, "utf-8")
         model = loaded.model
         return scan(
-            model.get_encoder() if reads_two_texts(model) else model,
+            model.get_encoder() if is_encoder_decoder(model) else model,
             loaded.tokenizer,
             sizes,
             prompt,

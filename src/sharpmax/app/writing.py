@@ -15,8 +15,7 @@ from sharpmax._errors import UserError
 from sharpmax.app.runs import Tell
 from sharpmax.hf import sharpen
 from sharpmax.hf.loading.loader import Loaded
-from sharpmax.hf.patch.layers import own_temperature
-from sharpmax.hf.scan.inputs import context_of
+from sharpmax.hf.model_info import context_length, describe_length_temperature
 from sharpmax.policies import Policy
 
 NOTHING = " (The model ended at once.)"
@@ -71,7 +70,7 @@ def write(loaded: Loaded, asked: Asked, tell: Tell) -> Written:
     first = next((place for place, (one, two) in enumerate(pairs) if one != two), None)
     if first is None and len(plain) != len(other):
         first = min(len(plain), len(other))
-    own = own_temperature(loaded.model)
+    own = describe_length_temperature(loaded.model)
     notes = () if own is None else (f"The model has a length temperature of its own: {own}.",)
     texts = [loaded.tokenizer.decode(one, skip_special_tokens=True) for one in (plain, other)]
     return Written(asked.prompt, str(texts[0]), str(texts[1]), first, notes)
@@ -89,7 +88,7 @@ def _tokens(loaded: Loaded, asked: Asked) -> list[int]:
     else:
         made = tokenizer(asked.prompt, verbose=False)
     tokens = list(made["input_ids"])
-    context = context_of(loaded.model)
+    context = context_length(loaded.model)
     if context is not None and len(tokens) + asked.tokens > context:
         raise UserError(
             f"the prompt has {len(tokens):,} tokens, and with {asked.tokens:,} more it is longer "

@@ -39,7 +39,7 @@ def certify(
     refuse_overwriting(files_of(out), overwrite)
     # Imported late: `sharpmax --help` should not wait for a framework.
     from sharpmax import hf, plot
-    from sharpmax.hf.scan.inputs import reads_two_texts
+    from sharpmax.hf.model_info import is_encoder_decoder
     from sharpmax.plot import style
 
     measured = None if scan is None else _scan_in(scan)
@@ -51,7 +51,7 @@ def certify(
         report=say,
     )
     subject = loaded.model
-    if reads_two_texts(subject):
+    if is_encoder_decoder(subject):
         say(f"{loaded.name} is an encoder-decoder: its encoder is certified")
         subject = subject.get_encoder()
     result = hf.certify(subject, scan=measured, name=loaded.name, notes=loaded.notes)

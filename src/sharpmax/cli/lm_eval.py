@@ -36,14 +36,14 @@ def lm_eval(
     except ModuleNotFoundError as error:
         package = (error.name or "lm_eval").partition(".")[0]
         raise MissingExtraError(package, "lm-eval", "sharpmax lm-eval") from error
-    from sharpmax.hf.loading import catalogue
-    from sharpmax.hf.patch import registration
+    from sharpmax.hf.loading.catalogue import model_folder
+    from sharpmax.hf.patch.attention import detect_use, register
 
     if any(SMOLLM2.search(one) for one in arguments):
-        folder = catalogue.folder(lambda line: typer.echo(line, err=True))
+        folder = model_folder("smollm2", lambda line: typer.echo(line, err=True))
         arguments = [SMOLLM2.sub(lambda _: str(folder), one) for one in arguments]
-    registration.register(chosen)
-    asked = registration.watch()
+    register(chosen)
+    asked = detect_use()
     before = sys.argv
     try:
         sys.argv = ["lm_eval", *arguments]

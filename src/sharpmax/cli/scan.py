@@ -114,10 +114,10 @@ def say(line: str) -> None:
 def scan_with_bar(loaded: Loaded, out: Path, prompt: str, **asked: object) -> Scan:
     """Scan with a bar and an estimate on standard error, resuming what was left in the folder."""
     from sharpmax import hf
-    from sharpmax.hf.scan.inputs import reads_two_texts
+    from sharpmax.hf.model_info import is_encoder_decoder
 
     subject = loaded.model
-    if reads_two_texts(subject):
+    if is_encoder_decoder(subject):
         say(f"{loaded.name} is an encoder-decoder: its encoder is scanned")
         subject = subject.get_encoder()
     with bar("scanning") as progress:

@@ -70,7 +70,7 @@ def attention(
         causal=bool(is_causal),
         scale=_array.logit_scale(scale, query.shape[-1]),
         softcap=None if softcap is None else _array.positive_number("softcap", softcap),
-        window=_array.whole("window", window),
+        window=_array.optional_count("window", window),
     )
     found = rows.run(work, policy, _threads(threads), stats=True)
     assert found.output is not None
@@ -97,7 +97,7 @@ def attention_stats(
         causal=bool(is_causal),
         scale=_array.logit_scale(scale, query.shape[-1]),
         softcap=None if softcap is None else _array.positive_number("softcap", softcap),
-        window=_array.whole("window", window),
+        window=_array.optional_count("window", window),
     )
     found = rows.run(work, policy, _threads(threads), stats=True)
     return Stats(*(one.reshape(query.shape[:-1]) for one in found.stats))
@@ -176,4 +176,4 @@ def _heads(query: Any, key: Any, value: Any, enable_gqa: bool) -> tuple[int, int
 
 
 def _threads(threads: int | None) -> int:
-    return _array.whole("threads", threads) or len(os.sched_getaffinity(0))
+    return _array.optional_count("threads", threads) or len(os.sched_getaffinity(0))

@@ -1,5 +1,7 @@
-"""Hugging Face models: measure how their attention disperses, bound it, sharpen it, find out
-whether that helps, and put it back."""
+"""Attention of Hugging Face models: measure dispersion per head, bound it, sharpen it, evaluate it.
+
+Needs the extra `sharpmax[hf]`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from sharpmax.hf.checkpoint import forget
 from sharpmax.hf.evaluate.conditions import Arm
 from sharpmax.hf.evaluate.evaluate import Evaluation, evaluate
 from sharpmax.hf.loading.loader import load
-from sharpmax.hf.patch.registration import register
+from sharpmax.hf.patch.attention import register
 from sharpmax.hf.sampling import AdaptiveTemperatureLogitsProcessor
 from sharpmax.hf.scan.scan import Scan, scan
 from sharpmax.hf.sharpen import LengthTemperatureWarning, OtherWeightsWarning, sharpen

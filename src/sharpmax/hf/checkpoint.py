@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sharpmax._errors import UserError
-from sharpmax.hf.scan.forward import Pass
+from sharpmax.hf.scan.forward import PassStatistics
 from sharpmax.results import Result, Stopwatch
 
 KIND = "scan-part"
@@ -21,7 +21,7 @@ class Parts:
 
     path: Path | None
     config: dict[str, Any]
-    done: dict[int, Pass] = field(default_factory=dict)
+    done: dict[int, PassStatistics] = field(default_factory=dict)
 
     @staticmethod
     def open(path: str | Path | None, config: dict[str, Any]) -> Parts:
@@ -38,10 +38,10 @@ class Parts:
                 for name, array in left.arrays.items()
                 if name.startswith(mark)
             }
-            parts.done[length] = Pass(arrays, seconds[str(length)])
+            parts.done[length] = PassStatistics(arrays, seconds[str(length)])
         return parts
 
-    def add(self, length: int, found: Pass) -> None:
+    def add(self, length: int, found: PassStatistics) -> None:
         """Keep a finished length, on disk too."""
         self.done[length] = found
         if self.path is None:

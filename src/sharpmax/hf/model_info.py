@@ -1,17 +1,108 @@
-"""Tell weights apart."""
+"""Facts about a model that results, prompts and warnings need."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 
-def fingerprint(model: PreTrainedModel) -> str:
-    """Of the beginning of every tensor: enough to tell models apart, and quick."""
+def describe_model(
+    model: PreTrainedModel, name: str | None, notes: Sequence[str]
+) -> dict[str, Any]:
+    """Return what results say about a model.
+
+    Args:
+        model: The model.
+        name: What to call it, or None for the name in its config.
+        notes: What readers of the results must know about it.
+    """
+    temperature = describe_length_temperature(model)
+    if temperature is not None:
+        notes = [*notes, f"the model has a length temperature of its own: {temperature}"]
+    return {
+        "model": name or model.config._name_or_path or type(model).__name__,
+        "architecture": type(model).__name__,
+        "model_type": model.config.model_type,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": model.device.type,
+        "notes": list(notes),
+    }
+
+
+def weights_fingerprint(model: PreTrainedModel) -> str:
+    """Return a hash of the beginning of every tensor: enough to tell models apart, and fast."""
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
         start = parameter.detach().flatten()[:256].to("cpu", torch.float64).numpy()
         digest.update(name.encode() + start.tobytes())
     return digest.hexdigest()
+
+
+def context_length(model: PreTrainedModel) -> int | None:
+    """Return how many tokens the model can read, if its config says so."""
+    config = model.config.get_text_config()
+    for name in ("max_position_embeddings", "n_positions"):
+        length = getattr(config, name, None)
+        if isinstance(length, int):
+            return length
+    return None
+
+
+def is_encoder_decoder(model: PreTrainedModel) -> bool:
+    """Return whether a model is an encoder together with its decoder.
+
+    Its config cannot tell: the encoder alone and the decoder alone have the same one.
+    """
+    return "decoder_input_ids" in inspect.signature(model.forward).parameters
+
+
+def describe_length_temperature(model: PreTrainedModel) -> str | None:
+    """Return how the model already scales its attention with length, or None if it does not.
+
+    Includes `describe_growing_temperature`, and the constant factor of YaRN and LongRoPE.
+    """
+    growing = describe_growing_temperature(model)
+    if growing is not None:
+        return growing
+    for config in _model_configs(model):
+        kinds = [part.get("rope_type") for part in _rope_parameters(config)]
+        if "yarn" in kinds or "longrope" in kinds:
+            kind = "yarn" if "yarn" in kinds else "longrope"
+            return f"rope_type={kind} (all logits times a constant for the longer context)"
+    return None
+
+
+def describe_growing_temperature(model: PreTrainedModel) -> str | None:
+    """Return how the model's queries grow with their position, or None if they do not.
+
+    Llama 4, Ministral 3, Mistral 4, Qwen 1, Inkling and Beam have such queries.
+    """
+    for config in _model_configs(model):
+        if getattr(config, "attn_temperature_tuning", False):
+            return "attn_temperature_tuning (queries grow with the logarithm of their position)"
+        if any(part.get("llama_4_scaling_beta") for part in _rope_parameters(config)):
+            return "llama_4_scaling_beta (queries grow with the logarithm of their position)"
+        if getattr(config, "use_logn_attn", False):
+            return "use_logn_attn (queries grow with the logarithm of their position)"
+        if getattr(config, "log_scaling_alpha", None):
+            return "log_scaling_alpha (queries grow with the logarithm of their position)"
+        if getattr(config, "model_type", None) == "beam":
+            return "Beam's position scale (queries grow with a power of their position)"
+    return None
+
+
+def _model_configs(model: PreTrainedModel) -> list[Any]:
+    models = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+    return list({id(module.config): module.config for module in models}.values())
+
+
+def _rope_parameters(config: Any) -> list[dict[str, Any]]:
+    """Return the parameters of rotary embeddings, and those of single kinds of layers in them."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    return [rope, *(inner for inner in rope.values() if isinstance(inner, dict))]

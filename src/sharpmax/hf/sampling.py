@@ -1,6 +1,4 @@
-"""Adaptive temperature on output logits: the next token's distribution sharpened by what its own
-entropy asks for.
-"""
+"""Adaptive temperature on output logits: sharpen the distribution of the next token."""
 
 from __future__ import annotations
 
@@ -17,13 +15,23 @@ if TYPE_CHECKING:
 
 
 class AdaptiveTemperatureLogitsProcessor(LogitsProcessor):
-    """For `model.generate(do_sample=True, logits_processor=[...])`:
+    """Sharpen the next token's distribution by what a policy returns for its entropy.
 
-        scores -> b * scores,   b = policy(entropy of softmax(scores), number of tokens possible)
+        scores -> b * scores,   b = policy(entropy of softmax(scores), number of possible tokens)
 
-    Tokens that another processor has ruled out, at -inf, count nowhere and stay out. The paper
-    fitted its polynomial to attention heads, not to vocabularies: what it does here is what people
-    use, and has no theory behind it. Greedy decoding is unchanged by any policy above 0.
+    Tokens at -inf, which another processor has excluded, count nowhere and stay excluded. The paper
+    fitted its polynomial to attention heads, not to vocabularies, so there is no theory behind this
+    use. Greedy decoding does not change under any policy above 0.
+
+    Args:
+        policy: A function of (entropy, count) that returns the inverse temperature.
+
+    Raises:
+        TypeError: `policy` is not callable.
+
+    Example:
+        processor = AdaptiveTemperatureLogitsProcessor()
+        model.generate(**inputs, do_sample=True, logits_processor=[processor])
     """
 
     def __init__(self, policy: Policy = PAPER) -> None:
@@ -36,10 +44,19 @@ class AdaptiveTemperatureLogitsProcessor(LogitsProcessor):
         input_ids: Int[torch.Tensor, "batch length"],
         scores: Float[torch.Tensor, "batch vocabulary"],
     ) -> Float[torch.Tensor, "batch vocabulary"]:
+        """Return the sharpened scores.
+
+        Args:
+            input_ids: The tokens so far, which are not used.
+            scores: The logits of the next token.
+
+        Returns:
+            The logits times the inverse temperature, in the same type.
+        """
         possible = scores > -torch.inf
         state = SoftmaxState.of(scores.float(), possible)
         factor = inverse_temperatures(self.policy, state.entropy, state.count)
-        # A factor of 0 would make a ruled out token NaN.
+        # A factor of 0 would turn -inf into NaN.
         sharpened = torch.where(possible, scores.float() * factor[:, None], -torch.inf)
         return sharpened.to(scores.dtype)
 

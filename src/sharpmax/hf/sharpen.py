@@ -11,25 +11,23 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
-from sharpmax.hf.model_info import fingerprint
-from sharpmax.hf.patch import attention
-from sharpmax.hf.patch.attention import Rule
-from sharpmax.hf.patch.context import Block, ruled
+from sharpmax.hf.model_info import describe_length_temperature, weights_fingerprint
+from sharpmax.hf.patch.attention import LAYER_STATES, Patch, Rule
 from sharpmax.hf.patch.layers import (
     Layer,
     attention_layers,
-    chosen,
-    heads_of,
-    own_temperature,
-    select,
+    check_numbers,
+    count_heads,
+    patched_attention,
+    require_support,
+    select_layers,
 )
-from sharpmax.hf.patch.parity import require_support
 from sharpmax.hf.tune.calibration import Calibration
 from sharpmax.policies import PAPER, Policy
 
 
 class LengthTemperatureWarning(UserWarning):
-    """The model already scales its attention by length; a policy comes on top of that."""
+    """The model already scales its attention with length, and a policy multiplies that."""
 
 
 class OtherWeightsWarning(UserWarning):
@@ -44,52 +42,68 @@ def sharpen(
     layers: Collection[int] | None = None,
     heads: Collection[int] | None = None,
 ) -> Iterator[PreTrainedModel]:
-    """Inside the block each chosen head's rows are sharpened by what the policy answers:
+    """Sharpen the attention of a model inside a `with` block.
+
+    Each row of each chosen head is sharpened by what the policy returns for it:
 
         weights = softmax(b * logits),   b = policy(entropy of softmax(logits), visible tokens)
 
-    in calls of the model, `generate` with any cache, batches with padding, training. The other
-    heads are plain attention. On leaving the block, also by an error, the model is what it was
-    before.
+    This holds for calls of the model, `generate` with any cache, batches with padding, and
+    training. The other heads are plain attention. On leaving the block, also by an error, the model
+    is what it was before. Blocks may be nested: where two name one head, the later one counts.
 
-    `layers` and `heads` are numbers, negative ones from the end; a head is meant in every chosen
-    layer. Blocks may be nested: where two speak of one head the later one counts.
+    Args:
+        model: A transformers model.
+        policy: A function of (entropy, count) that returns the inverse temperature, a
+            `Calibration`, or the path of a calibration's .json file.
+        layers: The numbers of the attention layers, negative ones from the end. None means all.
+        heads: The numbers of the heads in each of these layers, negative ones from the end. None
+            means all.
 
-    A `Calibration` in place of a policy, or the path of its file, says itself which heads to
-    sharpen.
+    Yields:
+        The model.
+
+    Raises:
+        UserError: The architecture is not supported, a layer or head does not exist, the
+            calibration does not fit the model or was combined with `layers` or `heads`, or the
+            model ran in the block without reaching its attention layers.
+        TypeError: `policy` is none of the above.
+
+    Example:
+        with shf.sharpen(model, sharpmax.PAPER, layers=[0], heads=[2, 4]):
+            model.generate(**inputs)
     """
-    every = attention_layers(model)
-    rules = _rules(model, every, policy, layers, heads)
+    every_layer = attention_layers(model)
+    rules = _make_rules(model, every_layer, policy, layers, heads)
     require_support(model)
-    _mention_own_temperature(model)
-    with ruled(model, every) as block:
+    _warn_of_length_temperature(model)
+    with patched_attention(model, every_layer) as patch:
         for layer, rule in rules:
-            attention.RULES[layer.module] = (*attention.RULES[layer.module], rule)
+            LAYER_STATES[layer.module].rules += (rule,)
         try:
             yield model
-            _require_reached(model, block)
+            _require_attention_calls(model, patch)
         finally:
             for layer, rule in rules:
-                left = attention.RULES.get(layer.module, ())
-                attention.RULES[layer.module] = tuple(one for one in left if one is not rule)
+                state = LAYER_STATES[layer.module]
+                state.rules = tuple(other for other in state.rules if other is not rule)
 
 
-def _rules(
+def _make_rules(
     model: PreTrainedModel,
-    every: list[Layer],
+    every_layer: list[Layer],
     policy: Policy | Calibration | str | Path,
     layers: Collection[int] | None,
     heads: Collection[int] | None,
 ) -> list[tuple[Layer, Rule]]:
+    """Return the layers to sharpen, each with its rule."""
     if isinstance(policy, Path) or (isinstance(policy, str) and policy.endswith(".json")):
         policy = Calibration.load(policy)
     if isinstance(policy, Calibration):
         if layers is not None or heads is not None:
-            raise UserError(
-                "a calibration says itself which heads to sharpen: leave layers and heads out"
-            )
+            raise UserError("`layers` and `heads` cannot be combined with a calibration")
         policy.require_fit(model)
-        if policy.weights != fingerprint(model):
+        if policy.weights != weights_fingerprint(model):
             warnings.warn(
                 f"this calibration was made for other weights, of {policy.model}: its heads may "
                 "do something else here; calibrate this model itself",
@@ -97,7 +111,10 @@ def _rules(
                 stacklevel=4,
             )
         return [
-            (every[number], Rule(policy.policy(number), frozenset(np.flatnonzero(rates).tolist())))
+            (
+                every_layer[number],
+                Rule(policy.policy(number), frozenset(np.flatnonzero(rates).tolist())),
+            )
             for number, rates in policy.rates().items()
         ]
     if not callable(policy):
@@ -105,38 +122,37 @@ def _rules(
             "policy must be a function of (entropy, count), a calibration or the path of its .json "
             f"file, got {policy!r}"
         )
-    some = select(every, layers)
-    rule = Rule(policy, None if heads is None else _heads(some, heads))
-    return [(layer, rule) for layer in some]
+    selected = select_layers(every_layer, layers)
+    rule = Rule(policy, None if heads is None else _check_heads(selected, heads))
+    return [(layer, rule) for layer in selected]
 
 
-def _heads(layers: list[Layer], heads: Collection[int]) -> frozenset[int]:
-    sizes = {heads_of(layer) for layer in layers}
-    if len(sizes) != 1 or None in sizes:
+def _check_heads(layers: list[Layer], heads: Collection[int]) -> frozenset[int]:
+    """Return the numbers of heads, which must mean the same in all layers."""
+    sizes = {count_heads(layer) for layer in layers}
+    if len(sizes) != 1:
         raise UserError(
             f"heads={sorted(heads)}: the chosen layers have different numbers of heads "
-            f"({sorted(map(str, sizes))}); choose layers that have the same"
+            f"({sorted(sizes)}); choose layers that have the same"
         )
-    (size,) = sizes
-    assert size is not None
-    return frozenset(chosen(heads, size, "heads"))
+    return frozenset(check_numbers(heads, sizes.pop(), "heads"))
 
 
-def _mention_own_temperature(model: PreTrainedModel) -> None:
-    found = own_temperature(model)
-    if found is not None:
+def _warn_of_length_temperature(model: PreTrainedModel) -> None:
+    temperature = describe_length_temperature(model)
+    if temperature is not None:
         warnings.warn(
-            f"{type(model).__name__} already has a length temperature of its own, {found}: the "
-            "policy is applied on top of it",
+            f"{type(model).__name__} already has a length temperature of its own, {temperature}: "
+            "the policy is applied on top of it",
             LengthTemperatureWarning,
             stacklevel=4,
         )
 
 
-def _require_reached(model: PreTrainedModel, block: Block) -> None:
-    """A model that ran without any of its layers asking for attention was not sharpened."""
-    if block.passes and not block.calls:
+def _require_attention_calls(model: PreTrainedModel, patch: Patch) -> None:
+    """Refuse a model that ran although none of its layers computed attention."""
+    if patch.forward_passes and not patch.attention_calls:
         raise UserError(
-            f"{type(model).__name__} ran {block.passes} times inside sharpen, and none of its "
-            "attention layers called transformers' AttentionInterface: nothing was sharpened"
+            f"{type(model).__name__} ran {patch.forward_passes} times inside sharpen, and none of "
+            "its attention layers called transformers' AttentionInterface: nothing was sharpened"
         )

@@ -1,5 +1,7 @@
-"""Attention for JAX: adaptive temperature in place of `jax.nn.dot_product_attention`, and the
-statistics of each row without the matrix of weights.
+"""Attention for JAX, with adaptive temperature and statistics of each row.
+
+`dot_product_attention` replaces `jax.nn.dot_product_attention`. No function holds the matrix of
+weights in memory.
 """
 
 from sharpmax._errors import MissingExtraError

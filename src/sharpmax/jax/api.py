@@ -1,21 +1,20 @@
-"""Attention for JAX that knows how dispersed it is: what users call."""
+"""Attention for JAX with adaptive temperature: the functions that users call."""
 
 from __future__ import annotations
 
 import functools
-from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from sharpmax.jax.blocks import causal_parts, logits_of, over_blocks, visible
-from sharpmax.jax.problem import Inputs, Settings, pose
+from sharpmax.jax.blocks import causal_parts, compute_logits, map_blocks, visible_keys
+from sharpmax.jax.problem import Inputs, Settings, make_problem
 from sharpmax.jax.stats import AttentionOutput, AttentionStats
 from sharpmax.ops._rows import prepare
 from sharpmax.ops.state import state_of
-from sharpmax.policies import PAPER, Policy, inverse_temperatures
+from sharpmax.policies import PAPER, Policy, inverse_temperatures, traits
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -25,8 +24,8 @@ def dot_product_attention(
     query: Float[Array, "*batch query heads dim"],
     key: Float[Array, "*batch key kv_heads dim"],
     value: Float[Array, "*batch key kv_heads value_dim"],
-    bias: Float[Array, "*batch|1 heads|1 query|1 key|1"] | None = None,
-    mask: Bool[Array, "*batch|1 heads|1 query|1 key|1"] | None = None,
+    bias: Float[Array, "..."] | None = None,
+    mask: Bool[Array, "..."] | None = None,
     *,
     scale: float | None = None,
     is_causal: bool = False,
@@ -37,26 +36,53 @@ def dot_product_attention(
     return_residual: bool = False,
     policy: Policy = PAPER,
 ) -> Any:
-    """Attention whose rows are sharpened by as much as their entropy asks for; in place of
-    `jax.nn.dot_product_attention`, argument by argument.
+    """Compute attention, sharpening each row by a policy; replaces `jax.nn.dot_product_attention`.
 
         output_t = sum_s softmax_s(b_t * e_ts) v_s,    b_t = policy(H_t, n_t)
         e_ts = scale * <q_t, k_s> + bias_ts
 
-    H_t is the entropy of softmax(e_t) and n_t the number of keys that query t can see. The bias is
-    part of the logit and sharpened with it. A query that sees nothing gives zeros, where `jax.nn`
-    gives the mean of the values. The residual is the log-sum-exp of the sharpened logits, by which
-    the output was divided. `policy=sharpmax.Constant(1.0)` is plain attention.
+    H_t is the entropy of softmax(e_t) and n_t the number of keys that query t can see. With
+    `policy=sharpmax.Constant(1.0)` this is plain attention. A query that sees no key gives zeros,
+    where `jax.nn` gives the mean of the values.
 
-    Memory grows with the number of keys times a block of rows. Works under jit, grad and vmap.
-    Called outside jit, it is compiled once for each policy that is a frozen dataclass; any other
-    policy is traced anew at each call.
+    Memory grows with the number of keys times a block of rows. The function works under jit, grad
+    and vmap. Outside jit it is compiled once per policy whose trait `learned` is False, as for all
+    policies of sharpmax; any other policy is traced again at each call.
+
+    Args:
+        query: queries, [batch, query, heads, dim], or without the batch axis.
+        key: keys, [batch, key, kv_heads, dim]; the number of query heads is a multiple of theirs.
+        value: values, [batch, key, kv_heads, value_dim].
+        bias: added to the logits and sharpened with them; each axis fits or has length 1. -inf, or
+            the lowest number of its type, hides a key.
+        mask: True where a key may be seen; each axis fits or has length 1.
+        scale: factor on the product of query and key, by default 1/sqrt(dim).
+        is_causal: whether query t sees the keys up to t only.
+        query_seq_lengths: number of queries of each sequence; those beyond see nothing.
+        key_value_seq_lengths: number of keys of each sequence; those beyond are hidden.
+        local_window_size: how many keys before and after its own position a query sees, a number or
+            (left, right).
+        implementation: "xla" or None, which is the same.
+        return_residual: whether to return the residual too.
+        policy: function of (entropy, number of keys) that returns the inverse temperature.
+
+    Returns:
+        The output [batch, query, heads, value_dim] in the type of `query`. With `return_residual`
+        also the log-sum-exp of the sharpened logits [batch, query, heads], without a gradient.
+
+    Raises:
+        NotImplementedError: if another implementation is asked for.
+        TypeError: if an array has the wrong kind of type.
+        ValueError: if shapes or options do not fit.
+
+    Example:
+        >>> output = dot_product_attention(query, key, value, is_causal=True)
     """
     if implementation not in (None, "xla"):
         raise NotImplementedError(
             f'implementation={implementation!r} is not supported: only "xla", which is the default'
         )
-    problem = pose(
+    problem = make_problem(
         query,
         key,
         value,
@@ -68,11 +94,11 @@ def dot_product_attention(
         key_value_seq_lengths=key_value_seq_lengths,
         local_window_size=local_window_size,
     )
-    found = _attend(*problem, policy, "both" if return_residual else "output")
-    output = _laid_out(found["output"], jnp.ndim(query))
+    answer = _attend(*problem, policy, "both" if return_residual else "output")
+    output = merge_head_groups(answer["output"], jnp.ndim(query))
     if not return_residual:
         return output
-    residual = _laid_out(found["residual"], jnp.ndim(query))
+    residual = merge_head_groups(answer["residual"], jnp.ndim(query))
     return output, jax.lax.stop_gradient(residual).astype(output.dtype)
 
 
@@ -80,8 +106,8 @@ def attention(
     query: Float[Array, "*batch query heads dim"],
     key: Float[Array, "*batch key kv_heads dim"],
     value: Float[Array, "*batch key kv_heads value_dim"],
-    bias: Float[Array, "*batch|1 heads|1 query|1 key|1"] | None = None,
-    mask: Bool[Array, "*batch|1 heads|1 query|1 key|1"] | None = None,
+    bias: Float[Array, "..."] | None = None,
+    mask: Bool[Array, "..."] | None = None,
     *,
     scale: float | None = None,
     is_causal: bool = False,
@@ -90,8 +116,35 @@ def attention(
     local_window_size: int | tuple[int, int] | None = None,
     policy: Policy = PAPER,
 ) -> AttentionOutput:
-    """The same as `dot_product_attention`, with the statistics of each row beside it."""
-    problem = pose(
+    """Compute attention as `dot_product_attention` does, and return the statistics of each row too.
+
+    Args:
+        query: queries, [batch, query, heads, dim], or without the batch axis.
+        key: keys, [batch, key, kv_heads, dim]; the number of query heads is a multiple of theirs.
+        value: values, [batch, key, kv_heads, value_dim].
+        bias: added to the logits and sharpened with them; each axis fits or has length 1. -inf, or
+            the lowest number of its type, hides a key.
+        mask: True where a key may be seen; each axis fits or has length 1.
+        scale: factor on the product of query and key, by default 1/sqrt(dim).
+        is_causal: whether query t sees the keys up to t only.
+        query_seq_lengths: number of queries of each sequence; those beyond see nothing.
+        key_value_seq_lengths: number of keys of each sequence; those beyond are hidden.
+        local_window_size: how many keys before and after its own position a query sees, a number or
+            (left, right).
+        policy: function of (entropy, number of keys) that returns the inverse temperature.
+
+    Returns:
+        The output and the statistics of each row before it is sharpened.
+
+    Raises:
+        TypeError: if an array has the wrong kind of type.
+        ValueError: if shapes or options do not fit.
+
+    Example:
+        >>> output, stats = attention(query, key, value, is_causal=True)
+        >>> stats.effective_items  # [batch, query, heads]
+    """
+    problem = make_problem(
         query,
         key,
         value,
@@ -103,16 +156,16 @@ def attention(
         key_value_seq_lengths=key_value_seq_lengths,
         local_window_size=local_window_size,
     )
-    found = _attend(*problem, policy, "both")
-    found = jax.tree.map(lambda array: _laid_out(array, jnp.ndim(query)), found)
-    return AttentionOutput(found["output"], found["stats"])
+    answer = _attend(*problem, policy, "both")
+    answer = jax.tree.map(lambda array: merge_head_groups(array, jnp.ndim(query)), answer)
+    return AttentionOutput(answer["output"], answer["stats"])
 
 
 def attention_stats(
     query: Float[Array, "*batch query heads dim"],
     key: Float[Array, "*batch key kv_heads dim"],
-    bias: Float[Array, "*batch|1 heads|1 query|1 key|1"] | None = None,
-    mask: Bool[Array, "*batch|1 heads|1 query|1 key|1"] | None = None,
+    bias: Float[Array, "..."] | None = None,
+    mask: Bool[Array, "..."] | None = None,
     *,
     scale: float | None = None,
     is_causal: bool = False,
@@ -121,8 +174,30 @@ def attention_stats(
     local_window_size: int | tuple[int, int] | None = None,
     policy: Policy = PAPER,
 ) -> AttentionStats:
-    """How spread out each row of attention is, without its output and without the matrix."""
-    problem = pose(
+    """Measure how spread out each row of attention is, without computing the output.
+
+    Args:
+        query: queries, [batch, query, heads, dim], or without the batch axis.
+        key: keys, [batch, key, kv_heads, dim]; the number of query heads is a multiple of theirs.
+        bias: added to the logits and sharpened with them; each axis fits or has length 1. -inf, or
+            the lowest number of its type, hides a key.
+        mask: True where a key may be seen; each axis fits or has length 1.
+        scale: factor on the product of query and key, by default 1/sqrt(dim).
+        is_causal: whether query t sees the keys up to t only.
+        query_seq_lengths: number of queries of each sequence; those beyond see nothing.
+        key_value_seq_lengths: number of keys of each sequence; those beyond are hidden.
+        local_window_size: how many keys before and after its own position a query sees, a number or
+            (left, right).
+        policy: function of (entropy, number of keys) that returns the inverse temperature.
+
+    Returns:
+        The statistics of each row before it is sharpened.
+
+    Raises:
+        TypeError: if an array has the wrong kind of type.
+        ValueError: if shapes or options do not fit.
+    """
+    problem = make_problem(
         query,
         key,
         None,
@@ -134,28 +209,29 @@ def attention_stats(
         key_value_seq_lengths=key_value_seq_lengths,
         local_window_size=local_window_size,
     )
-    found = _attend(*problem, policy, "stats")
-    return jax.tree.map(lambda array: _laid_out(array, jnp.ndim(query)), found["stats"])
+    stats = _attend(*problem, policy, "stats")["stats"]
+    return jax.tree.map(lambda array: merge_head_groups(array, jnp.ndim(query)), stats)
 
 
-def _laid_out(array: Array, axes: int) -> Array:
-    """[batch query kv_heads group *rest] -> [*batch query heads *rest]"""
+def merge_head_groups(array: Array, axes: int) -> Array:
+    """Reshape [batch query kv_heads group *rest] to the user's [*batch query heads *rest]."""
     merged = array.reshape(*array.shape[:2], array.shape[2] * array.shape[3], *array.shape[4:])
     return merged[0] if axes == 3 else merged
 
 
 def _attend(inputs: Inputs, settings: Settings, policy: Policy, want: str) -> Any:
     # A compiled program is kept for a policy that cannot change. Another one may hold a parameter,
-    # or a traced value, that must be read each time.
-    frozen = is_dataclass(policy) and policy.__dataclass_params__.frozen
-    return (_compiled if frozen else _run)(inputs, settings, policy, want)
+    # or a traced value, that must be read at each call.
+    run = _run if traits(policy).learned else _compiled
+    return run(inputs, settings, policy, want)
 
 
 def _run(inputs: Inputs, settings: Settings, policy: Policy, want: str) -> dict[str, Any]:
+    """Compute what is wanted ("output", "stats" or "both") part by part and block by block."""
     answers = []
     for first_row, part in causal_parts(inputs, settings):
         compute = functools.partial(_block, part, settings, policy, want)
-        answers.append(over_blocks(part, compute, first_row=first_row))
+        answers.append(map_blocks(part, compute, first_row=first_row))
     return jax.tree.map(lambda *arrays: jnp.concatenate(arrays, 1), *answers)
 
 
@@ -165,9 +241,9 @@ _compiled = jax.jit(_run, static_argnums=(1, 2, 3))
 def _block(
     inputs: Inputs, settings: Settings, policy: Policy, want: str, positions: Array, query: Array
 ) -> dict[str, Any]:
-    """Attention of a block of query rows: [batch query kv_heads group *rest]."""
-    logits = logits_of(inputs, positions, query)
-    rows = prepare(logits, visible(inputs, settings, positions), -1)
+    """Attend with a block of query rows; all answers are [batch query kv_heads group *rest]."""
+    logits = compute_logits(inputs, positions, query)
+    rows = prepare(logits, visible_keys(inputs, settings, positions), -1)
     state = state_of(rows)
     factor = inverse_temperatures(policy, state.entropy, state.count)
     answer: dict[str, Any] = {}
@@ -177,7 +253,7 @@ def _block(
     if inputs.value is not None:
         exponentials = rows.exponentials(factor[..., None])
         mass = rows.nonzero(rows.sum(exponentials))
-        # Divided after the product: a pass over dim and not over keys.
+        # Divided after the product, which is a pass over dim instead of keys.
         value = inputs.value.astype(logits.dtype)
         total = jnp.einsum("bkgts,bskh->btkgh", exponentials, value)
         output = total / jnp.moveaxis(mass, 3, 1)

@@ -1,9 +1,4 @@
-"""Adaptive temperature inside the attention layers of flax.
-
-    nnx.MultiHeadAttention(..., attention_fn=sharpmax.jax.attention_fn())
-
-flax itself is not imported: an `attention_fn` is any function with these arguments.
-"""
+"""Adaptive temperature inside the attention layers of flax, which is not imported."""
 
 from __future__ import annotations
 
@@ -21,18 +16,27 @@ if TYPE_CHECKING:
 
 
 def attention_fn(policy: Policy = PAPER) -> Callable[..., Array]:
-    """An `attention_fn` for flax's MultiHeadAttention (NNX or Linen) that sharpens by `policy`.
+    """Make an `attention_fn` for flax's MultiHeadAttention (NNX or Linen) with a policy.
 
-    Dropout on the weights, sowing them into the module, and a precision other than the default
-    need the matrix of weights or another product, and are refused.
+    The function refuses dropout on the weights, sowing them into the module and a precision other
+    than the default, since it never holds the matrix of weights.
+
+    Args:
+        policy: function of (entropy, number of keys) that returns the inverse temperature.
+
+    Returns:
+        A function with the arguments that flax passes to its `attention_fn`.
+
+    Example:
+        >>> nnx.MultiHeadAttention(..., attention_fn=sharpmax.jax.attention_fn())
     """
 
     def attend(
         query: Float[Array, "*batch query heads dim"],
         key: Float[Array, "*batch key kv_heads dim"],
         value: Float[Array, "*batch key kv_heads value_dim"],
-        bias: Float[Array, "*batch heads query key"] | None = None,
-        mask: Bool[Array, "*batch heads query key"] | None = None,
+        bias: Float[Array, "*#batch #heads #query #key"] | None = None,
+        mask: Bool[Array, "*#batch #heads #query #key"] | None = None,
         broadcast_dropout: bool = True,
         dropout_rng: Array | None = None,
         dropout_rate: float = 0.0,
@@ -59,7 +63,7 @@ def attention_fn(policy: Policy = PAPER) -> Callable[..., Array]:
             query, key, value = (array.astype(dtype) for array in (query, key, value))
         lead = query.shape[:-3]
         query, key, value = (array.reshape(-1, *array.shape[-3:]) for array in (query, key, value))
-        bias, mask = (_folded(array, lead) for array in (bias, mask))
+        bias, mask = (_fold_batch_axes(array, lead) for array in (bias, mask))
         if mask is not None:
             mask = mask.astype(bool)
         output = dot_product_attention(
@@ -70,8 +74,8 @@ def attention_fn(policy: Policy = PAPER) -> Callable[..., Array]:
     return attend
 
 
-def _folded(array: Array | None, lead: tuple[int, ...]) -> Array | None:
-    """A mask's batch axes as one; they may be missing or of length 1."""
+def _fold_batch_axes(array: Array | None, lead: tuple[int, ...]) -> Array | None:
+    """Merge the batch axes of a mask, which may be missing or have length 1."""
     if array is None or len(lead) <= 1:
         return array
     full = jnp.broadcast_to(array, (*lead, *array.shape[-3:]))

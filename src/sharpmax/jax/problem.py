@@ -1,4 +1,4 @@
-"""One attention call in JAX, checked and brought to one shape."""
+"""Check the arguments of an attention call in JAX and bring them to one shape."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
 
 
 class Inputs(NamedTuple):
-    """The arrays of a problem. Query heads that share a key head lie together in `group`."""
+    """Hold the arrays of a problem; the query heads that share a key head form a group."""
 
     query: Float[Array, "batch query kv_heads group dim"]
     key: Float[Array, "batch key kv_heads dim"]
     value: Float[Array, "batch key kv_heads value_dim"] | None
-    bias: Float[Array, "batch|1 kv_heads|1 group|1 query|1 key|1"] | None
-    mask: Bool[Array, "batch|1 kv_heads|1 group|1 query|1 key|1"] | None
+    bias: Float[Array, "#batch #kv_heads #group #query #key"] | None
+    mask: Bool[Array, "#batch #kv_heads #group #query #key"] | None
     query_lengths: Int[Array, " batch"] | None
     key_lengths: Int[Array, " batch"] | None
     scale: Float[Array, ""]
     first_key: Int[Array, ""]
-    """Position of the first key: 0, but for a part of the keys of a longer sequence."""
+    """Position of the first key; more than 0 if the keys are a part of a longer sequence."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a compiled program is made for."""
+    """Hold the options that a program is compiled for."""
 
     causal: bool
     window: tuple[int, int] | None
 
 
-def pose(
+def make_problem(
     query: Any,
     key: Any,
     value: Any | None,
@@ -51,7 +51,7 @@ def pose(
     key_value_seq_lengths: Any | None,
     local_window_size: int | tuple[int, int] | None,
 ) -> tuple[Inputs, Settings]:
-    """Check the arguments, which are those of `jax.nn.dot_product_attention`."""
+    """Check the arguments of `jax.nn.dot_product_attention` and group the heads."""
     query, key = jnp.asarray(query), jnp.asarray(key)
     value = None if value is None else jnp.asarray(value)
     _check(query, key, value)
@@ -67,8 +67,8 @@ def pose(
         query=query.reshape(batch, queries, kv_heads, group, dim),
         key=key,
         value=value,
-        bias=_grouped("bias", bias, shape, kv_heads, None),
-        mask=_grouped("mask", mask, shape, kv_heads, "bool"),
+        bias=_group_heads("bias", bias, shape, kv_heads, None),
+        mask=_group_heads("mask", mask, shape, kv_heads, "bool"),
         query_lengths=_lengths("query_seq_lengths", query_seq_lengths, batch),
         key_lengths=_lengths("key_value_seq_lengths", key_value_seq_lengths, batch),
         scale=jnp.asarray(1 / math.sqrt(dim) if scale is None else scale, wide),
@@ -78,6 +78,7 @@ def pose(
 
 
 def _check(query: Array, key: Array, value: Array | None) -> None:
+    """Refuse arrays whose types or shapes do not fit each other."""
     shapes = f"query {query.shape}, key {key.shape}"
     if value is not None:
         shapes += f", value {value.shape}"
@@ -101,10 +102,10 @@ def _check(query: Array, key: Array, value: Array | None) -> None:
         )
 
 
-def _grouped(
+def _group_heads(
     name: str, array: Any | None, shape: tuple[int, ...], kv_heads: int, kind: str | None
 ) -> Array | None:
-    """A mask or bias as [batch|1, kv_heads|1, group|1, query|1, key|1]."""
+    """Reshape a mask or bias to [batch, kv_heads, group, query, key], each axis possibly 1."""
     if array is None:
         return None
     array = jnp.asarray(array)
@@ -132,7 +133,7 @@ def _lengths(name: str, lengths: Any | None, batch: int) -> Array | None:
     lengths = jnp.asarray(lengths)
     if lengths.shape != (batch,) or not jnp.issubdtype(lengths.dtype, jnp.integer):
         raise ValueError(
-            f"{name} must be whole numbers of shape ({batch},), got {lengths.dtype} of shape "
+            f"{name} must be integers of shape ({batch},), got {lengths.dtype} of shape "
             f"{lengths.shape}"
         )
     return lengths.astype(jnp.int32)
@@ -144,6 +145,6 @@ def _window(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
     window = (size, size) if isinstance(size, int) else tuple(size)
     if len(window) != 2 or not all(isinstance(side, int) and side >= 0 for side in window):
         raise ValueError(
-            f"local_window_size must be a number of keys from 0 up, or (left, right), got {size!r}"
+            f"local_window_size must be a number of keys (0 or more) or (left, right), got {size!r}"
         )
     return window[0], window[1]

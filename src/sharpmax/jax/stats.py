@@ -1,4 +1,4 @@
-"""What attention can say about each row without giving the row itself."""
+"""Statistics of attention rows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 
 class AttentionStats(NamedTuple):
-    """Statistics of each row of logits before it is sharpened, laid out as the queries are,
-    [*batch, query, heads]; in float32, or float64 for float64 inputs, and differentiable.
+    """Hold the statistics of each row of logits before it is sharpened.
+
+    The arrays have the layout of the queries, [*batch, query, heads]. They are float32, or float64
+    for float64 inputs, and differentiable.
     """
 
     entropy: Float[Array, "*batch query heads"]
@@ -27,13 +29,21 @@ class AttentionStats(NamedTuple):
     min_logit: Float[Array, "*batch query heads"]
     """The smallest visible logit; +inf without any."""
     count: Int[Array, "*batch query heads"]  # type: ignore[assignment]  # hides tuple.count
-    """How many keys the query can see."""
+    """The number of keys that the query can see."""
     inverse_temperature: Float[Array, "*batch query heads"]
-    """What the policy answered: the factor on the row's logits."""
+    """The factor on the row's logits that the policy returned."""
 
     @classmethod
     def of(cls, state: SoftmaxState, inverse_temperature: Array) -> AttentionStats:
-        """From the whole state of each row."""
+        """Collect the statistics from the state of each row.
+
+        Args:
+            state: the softmax state over all keys.
+            inverse_temperature: the factor that the policy returned.
+
+        Returns:
+            The statistics.
+        """
         return cls(
             entropy=state.entropy,
             log_sum_exp=state.log_sum_exp,
@@ -57,12 +67,14 @@ class AttentionStats(NamedTuple):
 
     @property
     def effective_items(self) -> Float[Array, "*batch query heads"]:
-        """exp(entropy): over how many equal keys the row would be as spread; 0 without keys."""
+        """exp(entropy), the number of equal weights with the same entropy; 0 without keys."""
         return jnp.where(self.count > 0, jnp.exp(self.entropy), 0.0)
 
 
 class AttentionOutput(NamedTuple):
-    """What `attention` returns."""
+    """Hold the output of attention and the statistics of its rows."""
 
     output: Float[Array, "*batch query heads value_dim"]
+    """The attended values, in the type of the query."""
     stats: AttentionStats
+    """The statistics of each row before it is sharpened."""

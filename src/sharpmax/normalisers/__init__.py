@@ -1,10 +1,11 @@
-"""From logits to weights: softmax, what sharpens it, and what has been proposed instead.
+"""From logits to weights: softmax, its sharper variants, and proposed replacements.
 
-`NORMALISERS` holds one ready instance of each, by name. All are called alike, on NumPy, PyTorch and
-JAX arrays: `normaliser(logits, *, where=None, axis=-1) -> weights`.
+`NORMALISERS` holds one ready instance of each, by name. All are called in the same way, on NumPy,
+PyTorch and JAX arrays: `normaliser(logits, *, where=None, axis=-1) -> weights`. To write your own,
+subclass `RowNormaliser` and use `finite_values` and `parameter`.
 """
 
-from sharpmax.normalisers._base import Normaliser, RowNormaliser
+from sharpmax.normalisers._base import Normaliser, RowNormaliser, finite_values, parameter
 from sharpmax.normalisers.adaptive_scalable_entmax import AdaptiveScalableEntmax
 from sharpmax.normalisers.adaptive_temperature import AdaptiveTemperature
 from sharpmax.normalisers.differential import Differential
@@ -24,6 +25,7 @@ from sharpmax.normalisers.stick_breaking import StickBreaking
 from sharpmax.normalisers.stieltjes import Stieltjes
 from sharpmax.normalisers.threshold_relative import ThresholdRelative
 from sharpmax.normalisers.top_k import TopK
+from sharpmax.ops._rows import Rows
 
 NORMALISERS: dict[str, Normaliser] = {
     "softmax": Softmax(),
@@ -46,7 +48,7 @@ NORMALISERS: dict[str, Normaliser] = {
     "selective": Selective(),
     "differential": Differential(),
 }
-"""Every method by its name, ready to call."""
+"""Every normaliser by its name, ready to call."""
 
 __all__ = [
     "NORMALISERS",
@@ -61,6 +63,7 @@ __all__ = [
     "PositiveLinear",
     "Relu",
     "RowNormaliser",
+    "Rows",
     "ScalableSoftmax",
     "Selective",
     "Sigmoid",
@@ -71,4 +74,6 @@ __all__ = [
     "Stieltjes",
     "ThresholdRelative",
     "TopK",
+    "finite_values",
+    "parameter",
 ]

@@ -1,13 +1,16 @@
-"""Weights that are a power of their logit's distance from a threshold: entmax and Stieltjes.
+"""Solve for weights that are a power of the logit's distance from a threshold.
 
 With z <= 0 the logit below its row's maximum and t the logarithm of the largest weight,
 
     p_i = exp(t + r_i),    r_i = log(1 + e z_i exp(-e t)) / e
 
-(0 where the logarithm has no value), and t is what makes the sum 1. e = alpha - 1 gives
-alpha-entmax, ((alpha - 1) z - tau)^(1 / e) with tau = -exp(e t); e = -1/q gives, of q z, Stieltjes'
-(lambda - z)^(-q) with lambda = exp(-t / q); and e -> 0 is softmax, reached without dividing by 0.
-Written in t, all three lie in one bracket, -log n <= t <= 0, and nothing overflows.
+(p_i = 0 where the logarithm is undefined), and t makes the sum 1. This covers three methods:
+
+- e = alpha - 1: alpha-entmax, ((alpha - 1) z - tau)^(1 / e) with tau = -exp(e t);
+- e = -1/q, of q z: Stieltjes, (lambda - z)^(-q) with lambda = exp(-t / q);
+- e -> 0: softmax, without a division by 0.
+
+Written in t, all roots lie in the bracket -log n <= t <= 0, and nothing overflows.
 """
 
 from __future__ import annotations
@@ -23,31 +26,31 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 MOST_STEPS = 300
-"""A bound on the loop, not a setting: half a dozen steps are usual."""
+"""A bound on the loop; half a dozen steps are usual."""
 
 SMALL = 0.01
-"""Below this the series of log(1 + w) / w is used: eight terms leave 1e-16."""
+"""Below this, log(1 + w) / w is computed by its series; eight terms are exact to 1e-16."""
 
 LARGEST = 69.0
-"""-e t is cut here, before exp overflows: a logit exp(-69) = 1e-30 below the top has no weight."""
+"""-e t is limited to this before exp overflows. exp(-69) = 1e-30 below the top is no weight."""
 
 
-def power_weights(rows: Rows, bend: Array | float) -> Float[Array, "*rows items"]:
-    """The weights for e = `bend`, a number or one a row, on its graph; NaN where that is NaN."""
+def power_weights(rows: Rows, bend: Array | float) -> Float[Array, "..."]:
+    """Compute the weights for e = `bend`, a number or one per row; NaN where that is NaN."""
     frozen = rows._replace(offset=_array.stop_gradient(rows.offset))
     constant = bend if isinstance(bend, float) else _array.stop_gradient(bend)
     top = _solve(frozen, constant)
-    # One more Newton step, on the graph: its gradient is that of the implicit function theorem.
+    # One more Newton step, with gradients: it has that of the implicit function theorem.
     _, slope = _excess(frozen, constant, top)
     excess, _ = _excess(rows, bend, top)
     ratios, _ = _ratios(rows, bend, top - excess / slope)
-    # Exactly normalised whatever the root's last digits are.
+    # Normalised exactly, whatever the last digits of the root are.
     weights = ratios / rows.nonzero(rows.sum(ratios))
     return weights if isinstance(bend, float) else rows.xp.where(bend == bend, weights, math.nan)
 
 
 def _ratios(rows: Rows, bend: Array | float, top: Array) -> tuple[Array, Array]:
-    """exp(r), the weights over the largest, and w = e z exp(-e t), both [*rows items]."""
+    """Return exp(r), the weights relative to the largest, and w = e z exp(-e t), per item."""
     xp = rows.xp
     counts = rows.offset > NOTHING
     lift = _array.exp(_array.clamp(-bend * top, -math.inf, LARGEST, xp), xp)
@@ -60,7 +63,7 @@ def _ratios(rows: Rows, bend: Array | float, top: Array) -> tuple[Array, Array]:
 
 
 def _log_over(bent: Array, xp: Any) -> Array:
-    """log(1 + w) / w, with the value and the slope that it has in the limit at w = 0."""
+    """Return log(1 + w) / w, with its limit and slope at w = 0."""
     near = xp.abs(bent) < SMALL
     series, small = xp.zeros_like(bent), xp.where(near, bent, 0.0)
     for power in range(8, 0, -1):
@@ -70,7 +73,7 @@ def _log_over(bent: Array, xp: Any) -> Array:
 
 
 def _excess(rows: Rows, bend: Array | float, top: Array) -> tuple[Array, Array]:
-    """log of the sum of the weights, 0 at the root, and its slope in t; both [*rows 1]."""
+    """Return log of the sum of the weights, which is 0 at the root, and its slope in t, per row."""
     ratios, bent = _ratios(rows, bend, top)
     mass = rows.nonzero(rows.sum(ratios))
     # d r / d t = -w / (1 + w)
@@ -78,11 +81,11 @@ def _excess(rows: Rows, bend: Array | float, top: Array) -> tuple[Array, Array]:
     return top + rows.xp.log(mass), rows.xp.where(slope > 0, slope, 1.0)
 
 
-def _solve(rows: Rows, bend: Array | float) -> Float[Array, "*rows 1"]:
-    """The root in t, all rows at once: Newton's steps inside a bracket."""
+def _solve(rows: Rows, bend: Array | float) -> Float[Array, "..."]:
+    """Find the root in t for all rows at once, by Newton steps inside a bracket."""
     xp = rows.xp
     unit = float(xp.finfo(rows.offset.dtype).eps)
-    # Newton's error is the square of the last step; a halving's is the step itself.
+    # The error of a Newton step is the square of the step; that of a halving is the step itself.
     newton_close, halving_close = unit**0.5, 4 * unit
     count = xp.astype(rows.items(), rows.offset.dtype)
     low = -xp.log(xp.where(count > 1, count, 1.0))
@@ -95,9 +98,9 @@ def _solve(rows: Rows, bend: Array | float) -> Float[Array, "*rows 1"]:
         top, low, high, done, steps = state
         excess, slope = _excess(rows, bend, top)
         low, high = xp.where(excess < 0, top, low), xp.where(excess >= 0, top, high)
-        # Cut to the bracket and not refused: where one item has all the weight, the root is an end.
+        # Limited to the bracket: where one item has all the weight, the root is at its end.
         newton = xp.minimum(xp.maximum(top - excess / slope, low), high)
-        # Every fifth step halves the bracket, so that a run of poor steps cannot last.
+        # Every fifth step halves the bracket, so that poor Newton steps cannot go on for long.
         usable = (newton == newton) & (steps % 5 < 4)
         moved = xp.where(done > 0, top, xp.where(usable, newton, 0.5 * (low + high)))
         close = xp.where(usable, newton_close, xp.full_like(top, halving_close))

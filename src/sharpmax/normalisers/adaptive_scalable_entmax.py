@@ -1,4 +1,4 @@
-"""Entmax whose sharpness grows with a learned power of the logarithm of the number of items."""
+"""Entmax sharpened by a learned law of the number of items."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sharpmax._array import Array
-from sharpmax.normalisers._base import RowNormaliser, check_number, log_items, parameter
-from sharpmax.normalisers._scaling import scaled
+from sharpmax.normalisers._base import RowNormaliser, check_number, log_items, parameter, scale_rows
 from sharpmax.normalisers.entmax import entmax_of
 from sharpmax.ops._rows import Rows
 
@@ -22,15 +21,24 @@ class AdaptiveScalableEntmax(RowNormaliser):
 
         p = alpha-entmax((offset + scale * (log n)^exponent) * z)
 
-    ASEntmax of arXiv 2506.16640 (delta, beta and gamma there), with alpha 1.5. There scale and
-    exponent are functions of the token, softplus(w.x) and 2 tanh(v.x), which the logits do not
-    hold: compute them and give them as arrays, one entry a row. A row of one item has weight 1.
+    ASEntmax of arXiv 2506.16640 (delta, beta and gamma there), with alpha 1.5. In the paper scale
+    and exponent are functions of the token, softplus(w.x) and 2 tanh(v.x), which the logits do not
+    contain: compute them and pass them as arrays. A row of one item has weight 1.
+
+    Args:
+        alpha: as in `Entmax`; a number of 1 or more, or one per row.
+        offset: the factor without any length; a number, or one per row.
+        scale: the factor on the law of the length; a number, or one per row.
+        exponent: the power of log n; a number, or one per row.
+
+    Raises:
+        ValueError: if a number is not finite, or alpha is below 1.
     """
 
-    alpha: Float[Array, "*rows 1"] | float = 1.5
-    offset: Float[Array, "*rows 1"] | float = 1.0
-    scale: Float[Array, "*rows 1"] | float = 1.0
-    exponent: Float[Array, "*rows 1"] | float = 1.0
+    alpha: Float[Array, "..."] | float = 1.5
+    offset: Float[Array, "..."] | float = 1.0
+    scale: Float[Array, "..."] | float = 1.0
+    exponent: Float[Array, "..."] | float = 1.0
     sparse: ClassVar[bool] = True
     parameters: ClassVar[tuple[str, ...]] = ("offset", "scale", "exponent")
 
@@ -39,7 +47,7 @@ class AdaptiveScalableEntmax(RowNormaliser):
         for name in self.parameters:
             check_number(name, getattr(self, name), -math.inf, "a finite number")
 
-    def weights(self, rows: Rows) -> Float[Array, "*rows items"]:
+    def weights(self, rows: Rows) -> Float[Array, "..."]:
         xp = rows.xp
         offset, scale, exponent = (
             parameter(name, getattr(self, name), rows) for name in self.parameters
@@ -48,4 +56,4 @@ class AdaptiveScalableEntmax(RowNormaliser):
         length = log_items(rows)
         power = xp.exp(exponent * xp.log(xp.where(length > 0, length, 1.0)))
         factor = offset + scale * power
-        return entmax_of(scaled(rows, factor), parameter("alpha", self.alpha, rows))
+        return entmax_of(scale_rows(rows, factor), parameter("alpha", self.alpha, rows))

@@ -1,4 +1,4 @@
-"""Softmax sharpened by as much as each row's own entropy asks for."""
+"""Softmax sharpened according to each row's own entropy."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ class AdaptiveTemperature(Normaliser):
 
         p = softmax(policy(H, n) * z),    H = entropy(z),    n = number of items
 
-    Figure 4 of arXiv 2410.01104 with the default policy; nothing is learned. The same as
+    With the default policy this is Figure 4 of arXiv 2410.01104; nothing is learned. The same as
     `sharpmax.adaptive_temperature_softmax`.
+
+    Args:
+        policy: function of (entropy, number of items) that returns the inverse temperature.
     """
 
     policy: Policy = PAPER
@@ -29,9 +32,9 @@ class AdaptiveTemperature(Normaliser):
 
     def __call__(
         self,
-        logits: Float[Array, "*rows items"],
+        logits: Float[Array, "..."],
         *,
-        where: Bool[Array, "*rows items"] | None = None,
+        where: Bool[Array, "..."] | None = None,
         axis: int = -1,
-    ) -> Float[Array, "*rows items"]:
+    ) -> Float[Array, "..."]:
         return ops.adaptive_temperature_softmax(logits, policy=self.policy, where=where, axis=axis)

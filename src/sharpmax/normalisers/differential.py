@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sharpmax import _array
 from sharpmax._array import Array
-from sharpmax.normalisers._base import Normaliser, check_number, finish, parameter
-from sharpmax.normalisers._scaling import softmax_of
+from sharpmax.normalisers._base import Normaliser, check_number, finish, parameter, softmax_of
 from sharpmax.ops._rows import prepare
 
 if TYPE_CHECKING:
@@ -22,14 +21,22 @@ class Differential(Normaliser):
 
         p = softmax(logits) - second_weight * softmax(second)
 
-    Needs two sets of logits, from two halves of the queries and keys: `Differential()(logits,
-    second)`; the plain call with one raises. Weights of either sign that sum to 1 - second_weight.
-    In arXiv 2410.05258 the second weight (lambda) is exp(a.b) - exp(c.d) + a constant that rises
-    with depth from 0.2 to 0.8: compute it and give it as an array. The norm of each head's output
-    that the paper adds is no part of the weights.
+    The call takes two sets of logits, from two halves of the queries and keys. The weights have
+    either sign and sum to 1 - second_weight. In arXiv 2410.05258 the second weight (lambda) is
+    exp(a.b) - exp(c.d) plus a constant that rises with depth from 0.2 to 0.8: compute it and pass
+    it as an array. The normalisation of each head's output in the paper is not part of the weights.
+
+    Args:
+        second_weight: the factor on the second softmax; a number, or one per row.
+
+    Raises:
+        ValueError: if the number is not finite.
+
+    Example:
+        >>> weights = Differential(0.8)(logits, second)
     """
 
-    second_weight: Float[Array, "*rows 1"] | float = 0.8
+    second_weight: Float[Array, "..."] | float = 0.8
     sums_to_one: ClassVar[bool] = False
     parameters: ClassVar[tuple[str, ...]] = ("second_weight",)
     fused: ClassVar[str | None] = "two calls"
@@ -40,12 +47,27 @@ class Differential(Normaliser):
 
     def __call__(
         self,
-        logits: Float[Array, "*rows items"],
-        second: Float[Array, "*rows items"] | None = None,
+        logits: Float[Array, "..."],
+        second: Float[Array, "..."] | None = None,
         *,
-        where: Bool[Array, "*rows items"] | None = None,
+        where: Bool[Array, "..."] | None = None,
         axis: int = -1,
-    ) -> Float[Array, "*rows items"]:
+    ) -> Float[Array, "..."]:
+        """Turn two sets of logits into weights.
+
+        Args:
+            logits: NumPy, PyTorch or JAX array of a floating type.
+            second: the second set of logits, of the same shape and library.
+            where: boolean mask for both, True for the items that take part.
+            axis: the axis of the items.
+
+        Returns:
+            The weights, with the library, device, type and gradient graph of `logits`.
+
+        Raises:
+            TypeError: if there is no second set, or it comes from another library.
+            ValueError: if a shape does not fit.
+        """
         if second is None:
             raise TypeError(
                 "differential attention subtracts a second softmax and got one set of logits: "

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Linear(RowNormaliser):
-    """Attention without any function of the logits: keys times values can be summed beforehand.
+    """Attend without any function of the logits, so that keys times values can be summed first.
 
         p_i = z_i / n
 
-    Weights of either sign that sum to the mean of the logits. Divided by n as arXiv 2309.08586 does
-    with the identity; the un-normalised attention that arXiv 2410.01104 speaks of leaves n out, so
-    that the output's size grows with the row.
+    The weights have either sign and sum to the mean of the logits. arXiv 2309.08586 divides by n in
+    the same way. The un-normalised attention that arXiv 2410.01104 mentions leaves n out, so that
+    the size of the output grows with the row.
     """
 
     sums_to_one: ClassVar[bool] = False
     shift_invariant: ClassVar[bool] = False
     fused: ClassVar[str | None] = "keys times values first"
 
-    def weights(self, rows: Rows) -> Float[Array, "*rows items"]:
+    def weights(self, rows: Rows) -> Float[Array, "..."]:
         return finite_values(rows) / rows.xp.exp(log_items(rows))

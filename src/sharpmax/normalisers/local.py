@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sharpmax._array import Array
-from sharpmax.normalisers._base import RowNormaliser, check_whole, visible
-from sharpmax.normalisers._order import after
-from sharpmax.normalisers._scaling import softmax_of
+from sharpmax.normalisers._base import (
+    RowNormaliser,
+    check_whole,
+    softmax_of,
+    sum_after,
+    visible_items,
+)
 from sharpmax.ops._rows import Rows, prepare
 
 if TYPE_CHECKING:
@@ -18,13 +22,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Local(RowNormaliser):
-    """Never spread over more than a window of items, chosen by place and not by content.
+    """Never spread over more than a window of items, chosen by position and not by content.
 
         p = softmax over the last `window` items of the row, 0 elsewhere
 
-    The last of those that the row can see: under a causal mask that is the usual sliding window.
-    Nothing outside it can be found. Sliding windows: arXiv 2004.05150. The default of 8 has no
-    source.
+    These are the last items that the row can see: under a causal mask, the usual sliding window
+    (arXiv 2004.05150). Nothing outside the window can be found.
+
+    Args:
+        window: number of items; the default of 8 has no source.
+
+    Raises:
+        ValueError: if the window is not an integer of 1 or more.
     """
 
     window: int = 8
@@ -35,8 +44,8 @@ class Local(RowNormaliser):
     def __post_init__(self) -> None:
         check_whole("window", self.window, "a number of items")
 
-    def weights(self, rows: Rows) -> Float[Array, "*rows items"]:
+    def weights(self, rows: Rows) -> Float[Array, "..."]:
         xp = rows.xp
-        later = after(xp.astype(visible(rows), xp.int32), rows.axis, xp)
+        later = sum_after(xp.astype(visible_items(rows), xp.int32), rows.axis, xp)
         seen = xp.where(later < self.window, rows.values, -math.inf)
         return softmax_of(prepare(seen, None, rows.axis))

@@ -15,13 +15,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Relu(RowNormaliser):
-    """Remove what has a negative logit, and need no sum over the row at all.
+    """Remove items with a negative logit, without any sum over the row.
 
         p_i = max(z_i, 0) / n^power
 
     A power of 1 is the published "relu over the sequence length" (arXiv 2309.08586, which tries
-    other powers and functions too). The weights sum to anything from 0 up, and +inf stays infinite:
-    nothing shares it out.
+    other powers and functions too). The weights sum to any number from 0 up. A logit of +inf has
+    an infinite weight.
+
+    Args:
+        power: the power of the number of items to divide by.
+
+    Raises:
+        ValueError: if the power is negative or not finite.
     """
 
     power: float = 1.0
@@ -33,7 +39,7 @@ class Relu(RowNormaliser):
     def __post_init__(self) -> None:
         check_number("power", self.power, 0.0, "a finite number from 0 up")
 
-    def weights(self, rows: Rows) -> Float[Array, "*rows items"]:
+    def weights(self, rows: Rows) -> Float[Array, "..."]:
         xp = rows.xp
         logit = finite_values(rows)
         return xp.where(logit > 0, logit, 0.0) / xp.exp(self.power * log_items(rows))

@@ -1,4 +1,4 @@
-"""Softmax in which earlier tokens may ask later ones to forget an item."""
+"""Softmax in which earlier tokens may tell later ones to forget an item."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sharpmax import _array
 from sharpmax._array import Array
-from sharpmax.normalisers._base import Normaliser, finish, visible
-from sharpmax.normalisers._order import before, positions
-from sharpmax.normalisers._scaling import softmax_of
+from sharpmax.normalisers._base import (
+    Normaliser,
+    finish,
+    positions,
+    softmax_of,
+    sum_before,
+    visible_items,
+)
 from sharpmax.ops._rows import NOTHING, Rows, prepare
 
 if TYPE_CHECKING:
@@ -19,16 +24,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Selective(Normaliser):
-    """Let a token decide that an earlier one is no longer needed, by all that come after.
+    """Let a token decide that an earlier one is no longer needed by all that come after.
 
         p_q = softmax over items i of z_qi - F_qi,    F_qi = sum over k < q of S_ki
         S_ki = max(s_ki, 0) for items i before k,  0 for the first item and for k itself
 
-    Needs the logits of all queries over their own items, [..., n, n]: F sums over earlier queries.
-    s is `selection`, logits of the same queries and items; arXiv 2410.02703 takes those of one head
-    for all heads of a layer (give it with an axis of length 1 for the heads). Without it each set
-    of logits selects for itself. The causal mask is the caller's, in `where`, as always.
-    `query_axis` is the axis of the queries, `axis` that of the items.
+    F sums over earlier queries, so the call takes the logits of all queries over their own items,
+    [..., n, n]. s is the `selection` of the call. arXiv 2410.02703 takes the logits of one head for
+    all heads of a layer. The causal mask is the caller's, in `where`, as always.
+
+    Args:
+        query_axis: the axis of the queries; the `axis` of the call is that of the items.
     """
 
     query_axis: int = -2
@@ -39,12 +45,29 @@ class Selective(Normaliser):
 
     def __call__(
         self,
-        logits: Float[Array, "*batch queries items"],
+        logits: Float[Array, "..."],
         *,
-        selection: Float[Array, "*batch queries items"] | None = None,
-        where: Bool[Array, "*batch queries items"] | None = None,
+        selection: Float[Array, "..."] | None = None,
+        where: Bool[Array, "..."] | None = None,
         axis: int = -1,
-    ) -> Float[Array, "*batch queries items"]:
+    ) -> Float[Array, "..."]:
+        """Turn the logits of all queries over their own items into weights.
+
+        Args:
+            logits: floating array with as many queries as items.
+            selection: what each query asks to be forgotten, logits of the same queries and items;
+                by default `logits` themselves. Its other axes broadcast: length 1 for the heads
+                lets one head select for all.
+            where: boolean mask, True for the items that take part.
+            axis: the axis of the items.
+
+        Returns:
+            The weights, with the library, device, type and gradient graph of `logits`.
+
+        Raises:
+            TypeError: if an argument has the wrong kind of type, or comes from another library.
+            ValueError: if a shape does not fit, or there are not as many queries as items.
+        """
         rows = prepare(logits, where, axis)
         queries = _query_axis(self.query_axis, rows.values, rows.axis)
         chosen = rows if selection is None else prepare(selection, where, axis)
@@ -53,26 +76,26 @@ class Selective(Normaliser):
             _query_axis(self.query_axis, chosen.values, chosen.axis)
         if rows.values.shape[rows.axis] == 0:
             return rows.xp.astype(rows.values, logits.dtype, copy=False)
-        forgotten = _forgotten(chosen, queries)
-        masked = rows.xp.where(visible(rows), rows.values - forgotten, -math.inf)
+        forgotten = _sum_selection(chosen, queries)
+        masked = rows.xp.where(visible_items(rows), rows.values - forgotten, -math.inf)
         return finish(softmax_of(prepare(masked, None, axis)), rows, logits)
 
 
-def _forgotten(rows: Rows, queries: int) -> Float[Array, "*batch queries items"]:
-    """F above: how much earlier queries have asked for each item to be forgotten."""
+def _sum_selection(rows: Rows, queries: int) -> Float[Array, "..."]:
+    """Compute F: how much earlier queries have asked each item to be forgotten."""
     xp, items = rows.xp, rows.axis
-    seen = visible(rows)
-    # The first item that any query can see: the beginning of the text, also after padding.
+    seen = visible_items(rows)
+    # The first item that any query can see is the beginning of the text, also after padding.
     present = xp.any(seen, axis=queries, keepdims=True)
-    first = present & (before(xp.astype(present, xp.int32), items, xp) == 0)
+    first = present & (sum_before(xp.astype(present, xp.int32), items, xp) == 0)
     earlier = positions(rows.values, items, xp) < positions(rows.values, queries, xp)
     asked = xp.where(seen & earlier & ~first & (rows.values > 0), rows.values, 0.0)
-    # +inf - +inf would be NaN; 1e20 below the others is forgotten as well.
-    return before(_array.clamp(asked, 0.0, -NOTHING, xp), queries, xp)
+    # Limited to 1e20, which is as good as forgotten: +inf - +inf would be NaN.
+    return sum_before(_array.clamp(asked, 0.0, -NOTHING, xp), queries, xp)
 
 
 def _query_axis(axis: int, logits: Array, items: int) -> int:
-    """The axis of the queries, counted from the end; there must be as many as items."""
+    """Return the axis of the queries, counted from the end; there must be as many as items."""
     shape = tuple(logits.shape)
     if len(shape) < 2:
         raise ValueError(

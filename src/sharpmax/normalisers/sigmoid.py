@@ -23,15 +23,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sigmoid(RowNormaliser):
-    """Weigh each item by its own logit, so that others cannot take its weight away.
+    """Weigh each item by its own logit, so that other items cannot take its weight away.
 
         p_i = 1 / (1 + exp(-(z_i + bias - log n)))
 
-    The log n keeps the weights of equal logits near 1/n, as softmax has them; it is also the only
-    way in which the other items count. Sums to anything from 0 to n. arXiv 2409.04431.
+    The log n keeps the weights of equal logits near 1/n, as with softmax; the other items have no
+    other influence. The weights sum to any number from 0 to n. arXiv 2409.04431.
+
+    Args:
+        bias: what is added to every logit; a number, or one per row.
+
+    Raises:
+        ValueError: if the number is not finite.
     """
 
-    bias: Float[Array, "*rows 1"] | float = 0.0
+    bias: Float[Array, "..."] | float = 0.0
     sums_to_one: ClassVar[bool] = False
     shift_invariant: ClassVar[bool] = False
     parameters: ClassVar[tuple[str, ...]] = ("bias",)
@@ -40,9 +46,9 @@ class Sigmoid(RowNormaliser):
     def __post_init__(self) -> None:
         check_number("bias", self.bias, -math.inf, "a finite number")
 
-    def weights(self, rows: Rows) -> Float[Array, "*rows items"]:
+    def weights(self, rows: Rows) -> Float[Array, "..."]:
         xp = rows.xp
         logit = finite_values(rows) + parameter("bias", self.bias, rows) - log_items(rows)
-        # Of the positive side only, so that exp cannot overflow; not by abs, whose slope at 0 is 0.
+        # exp of -|logit| cannot overflow. Not by abs, whose gradient at 0 is 0.
         small = _array.exp(-xp.where(logit < 0, -logit, logit), xp)
         return xp.where(logit < 0, small, 1.0) / (1.0 + small)

@@ -1,4 +1,4 @@
-"""Softmax, the normaliser that all others are compared with."""
+"""Softmax, with which all other normalisers are compared."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Softmax(Normaliser):
-    """Weights that sum to one, larger logits getting exponentially more.
+    """Give weights that sum to one and grow exponentially with the logit.
 
         p_i = exp(z_i / temperature) / sum_j exp(z_j / temperature)
 
-    The distribution that maximises `<p, z> + temperature * H(p)`. For bounded logits every weight
-    goes to 0 like 1/n (Theorem 2.2 of arXiv 2410.01104). The same as `sharpmax.softmax`.
+    This is the distribution that maximises `<p, z> + temperature * H(p)`. For bounded logits every
+    weight goes to 0 like 1/n (Theorem 2.2 of arXiv 2410.01104). The same as `sharpmax.softmax`.
+
+    Args:
+        temperature: a positive number, or one per row.
     """
 
-    temperature: Float[Array, "*rows 1"] | float = 1.0
+    temperature: Float[Array, "..."] | float = 1.0
     parameters: ClassVar[tuple[str, ...]] = ("temperature",)
     fused: ClassVar[str | None] = "scaled queries"
 
     def __call__(
         self,
-        logits: Float[Array, "*rows items"],
+        logits: Float[Array, "..."],
         *,
-        where: Bool[Array, "*rows items"] | None = None,
+        where: Bool[Array, "..."] | None = None,
         axis: int = -1,
-    ) -> Float[Array, "*rows items"]:
+    ) -> Float[Array, "..."]:
         return ops.softmax(logits, temperature=self.temperature, where=where, axis=axis)

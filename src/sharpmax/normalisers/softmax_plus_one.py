@@ -1,4 +1,4 @@
-"""Softmax that may give weight to nothing: one more logit in the denominator."""
+"""Softmax with a sink: one more logit in the denominator."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sharpmax import _array
 from sharpmax._array import Array
-from sharpmax.normalisers._base import RowNormaliser, parameter
-from sharpmax.normalisers._scaling import softmax_of
+from sharpmax.normalisers._base import RowNormaliser, parameter, softmax_of
 from sharpmax.ops._rows import Rows, prepare
 
 if TYPE_CHECKING:
@@ -17,16 +16,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SoftmaxPlusOne(RowNormaliser):
-    """Let a head attend to nothing instead of parking its weight on an item it does not need.
+    """Let a head attend to nothing instead of putting its weight on an item it does not need.
 
         p_i = exp(z_i) / (exp(sink) + sum_j exp(z_j))
 
-    A sink of 0 puts the 1 in the denominator that gives softmax-plus-one its name (no paper: E.
-    Miller, "Attention is off by one", 2023); a learned sink logit a head is the sink of gpt-oss
-    (arXiv 2508.10925). The sink takes what is missing from 1. With sink = -inf this is softmax.
+    A sink of 0 puts a 1 in the denominator, which gives the method its name (no paper: E. Miller,
+    "Attention is off by one", 2023). A learned sink per head is the sink of gpt-oss (arXiv
+    2508.10925). The sink takes what is missing from 1. With sink = -inf this is softmax.
+
+    Args:
+        sink: the logit of the sink; a number, or one per row.
+
+    Raises:
+        ValueError: if the number is NaN.
     """
 
-    sink: Float[Array, "*rows 1"] | float = 0.0
+    sink: Float[Array, "..."] | float = 0.0
     sums_to_one: ClassVar[bool] = False
     shift_invariant: ClassVar[bool] = False
     parameters: ClassVar[tuple[str, ...]] = ("sink",)
@@ -36,9 +41,9 @@ class SoftmaxPlusOne(RowNormaliser):
         if _array.is_number(self.sink) and self.sink != self.sink:
             raise ValueError("sink must be a logit, a number or -inf, got nan")
 
-    def weights(self, rows: Rows) -> Float[Array, "*rows items"]:
-        # The sink is one more item at the end of the row, whose weight is then left out: every
-        # awkward row (no items, infinities) is settled where it is for softmax.
+    def weights(self, rows: Rows) -> Float[Array, "..."]:
+        # The sink is one more item at the end of the row, whose weight is then dropped. So special
+        # rows (no items, infinities) are handled as for softmax.
         xp, axis = rows.xp, rows.axis
         sink = xp.zeros_like(rows.maximum) + parameter("sink", self.sink, rows)
         extended = prepare(xp.concat([rows.values, sink], axis=axis), None, axis)

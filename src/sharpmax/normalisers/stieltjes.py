@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sharpmax import _array
 from sharpmax._array import Array
-from sharpmax.normalisers._base import RowNormaliser, check_number, log_items, parameter
+from sharpmax.normalisers._base import RowNormaliser, check_number, log_items, parameter, scale_rows
 from sharpmax.normalisers._power import power_weights
-from sharpmax.normalisers._scaling import scaled
 from sharpmax.ops._rows import Rows
 
 if TYPE_CHECKING:
@@ -19,20 +18,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stieltjes(RowNormaliser):
-    """Weights that sum to one and fall off below the top like a power, not exponentially.
+    """Give weights that sum to one and fall off below the top like a power, not exponentially.
 
         p_i = (lambda - x_i)^(-power),    x = (scale * log n + bias) * z
 
-    lambda > max x is the one number that makes the sum 1, found as a root and differentiated by the
-    implicit function theorem. The default factor is 1; `scale=1.0` is the log-n scaled form. Equal
-    to entmax of power * x at alpha = 1 - 1/power, below 1, which is how it is computed; so as the
-    power grows it goes to softmax(power * x). No paper: known from a public repository
+    lambda > max x is the one number that makes the sum 1. It is found as a root and differentiated
+    by the implicit function theorem. The default factor on z is 1; `scale=1.0` is the log-n scaled
+    form. Stieltjes equals entmax of power * x at alpha = 1 - 1/power, which is how it is computed,
+    so it goes to softmax(power * x) as the power grows. No paper: known from a public repository
     (jtaylor-eng/probability-simplex-mappings).
+
+    Args:
+        power: the power q, positive; a number, or one per row.
+        scale: the factor on log n; a number, or one per row.
+        bias: the factor without any length; a number, or one per row.
+
+    Raises:
+        ValueError: if a number is not finite, or the power is not positive.
     """
 
-    power: Float[Array, "*rows 1"] | float = 1.0
-    scale: Float[Array, "*rows 1"] | float = 0.0
-    bias: Float[Array, "*rows 1"] | float = 1.0
+    power: Float[Array, "..."] | float = 1.0
+    scale: Float[Array, "..."] | float = 0.0
+    bias: Float[Array, "..."] | float = 1.0
     parameters: ClassVar[tuple[str, ...]] = ("power", "scale", "bias")
 
     def __post_init__(self) -> None:
@@ -41,11 +48,12 @@ class Stieltjes(RowNormaliser):
         for name in ("scale", "bias"):
             check_number(name, getattr(self, name), -math.inf, "a finite number")
 
-    def weights(self, rows: Rows) -> Float[Array, "*rows items"]:
+    def weights(self, rows: Rows) -> Float[Array, "..."]:
         power, scale, bias = (
             parameter(name, getattr(self, name), rows) for name in self.parameters
         )
         if not isinstance(power, float):
-            power = rows.xp.where(power > 0, power, math.nan)  # cannot be refused while traced
+            # An array cannot be checked while traced, so its row becomes NaN.
+            power = rows.xp.where(power > 0, power, math.nan)
         factor = scale * log_items(rows) + bias
-        return power_weights(scaled(rows, power * factor), -1.0 / power)
+        return power_weights(scale_rows(rows, power * factor), -1.0 / power)

@@ -1,8 +1,7 @@
-"""Functions of one axis of logits, on the arrays of any library."""
+"""Softmax and its statistics along one axis of logits, for the arrays of any library."""
 
-from sharpmax.ops.entropy import entropy
 from sharpmax.ops.inverse_temperature import inverse_temperature_for_entropy
-from sharpmax.ops.softmax import adaptive_temperature_softmax, softmax
+from sharpmax.ops.softmax import adaptive_temperature_softmax, entropy, softmax
 from sharpmax.ops.state import SoftmaxState
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The inverse temperature at which a row's entropy comes down to a target."""
+"""Find the inverse temperature at which a row's entropy falls to a target."""
 
 from __future__ import annotations
 
@@ -13,25 +13,46 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
 MOST_STEPS = 200
-"""A bound on the loop, not a setting: a dozen steps are usual."""
+"""A bound on the loop; a dozen steps are usual."""
 
 
 def inverse_temperature_for_entropy(
-    logits: Float[Array, "*rows items"],
-    target: Float[Array, "*rows"] | float,
+    logits: Float[Array, "..."],
+    target: Float[Array, "..."] | float,
     *,
-    where: Bool[Array, "*rows items"] | None = None,
+    where: Bool[Array, "..."] | None = None,
     axis: int = -1,
-) -> Float[Array, "*rows"]:
-    """The smallest inverse temperature from 1 up that brings a row's entropy to `target` nats.
+) -> Float[Array, "..."]:
+    """Find the smallest inverse temperature (at least 1) that lowers a row's entropy to a target.
 
-    Entropy falls as the inverse temperature b rises, with slope dH/db = -b Var_p(e) (Proposition
-    3.2 of arXiv 2410.01104), so this is a monotone root: Newton steps, kept inside a bracket by
-    bisection, all rows at once.
+    Use it to ask how much a row must be sharpened to be as focused as it was on fewer items. The
+    entropy falls as the inverse temperature b rises, with slope
 
-    1 where the row is sharp enough already; inf where no temperature is low enough, because k
-    logits share the maximum and target <= log k (or are closer than 1 / the largest number); NaN
-    where the row has a NaN. Differentiable in the logits and in the target.
+        dH/db = -b Var_p(e)
+
+    (Proposition 3.2 of arXiv 2410.01104), so there is one root. It is found for all rows at once,
+    by Newton steps that bisection keeps inside a bracket.
+
+    Args:
+        logits: NumPy, PyTorch or JAX array of a floating type.
+        target: the entropy in nats, a number or an array that broadcasts to the rows.
+        where: boolean mask, True for the items that take part.
+        axis: the axis of the items, which the answer does not have.
+
+    Returns:
+        One inverse temperature per row, differentiable in the logits and in the target: 1 where the
+        row is sharp enough already; inf where no temperature is low enough, because k logits share
+        the maximum and target <= log k; NaN where the row has a NaN.
+
+    Raises:
+        TypeError: if an argument has the wrong kind of type, or comes from another library.
+        ValueError: if a shape does not fit, or the target is negative.
+
+    Example:
+        >>> logits = np.array([3.0, 2.0, 1.0, 0.0])
+        >>> factor = sharpmax.inverse_temperature_for_entropy(logits, 0.5)
+        >>> float(sharpmax.entropy(factor * logits))
+        0.5
     """
     rows = prepare(logits, where, axis)
     goal = _goal(target, rows, logits)
@@ -41,18 +62,18 @@ def inverse_temperature_for_entropy(
 
 
 def entropy_and_variance(rows: Rows, scale: Array | float) -> tuple[Array, Array]:
-    """H(p) and Var_p(logit) for p = softmax(scale * logits), both [*rows 1]."""
+    """Return H(p) and Var_p(logit) for p = softmax(scale * logits), one of each per row."""
     exponentials = rows.exponentials(scale)
     mass = rows.nonzero(rows.sum(exponentials))
     mean = rows.sum(rows.offset * exponentials) / mass
-    # Centred first: the difference of two large moments would lose the variance of a sharp row.
-    # An item without mass must not square its offset, which overflows.
+    # Centred first, since the difference of two large moments would lose the variance of a sharp
+    # row. The offset of an item without mass would overflow when squared.
     centred = rows.xp.where(exponentials > 0, rows.offset - mean, 0.0)
     return rows.xp.log(mass) - scale * mean, rows.sum(centred**2 * exponentials) / mass
 
 
 def _goal(target: Array, rows: Rows, logits: Array) -> Array:
-    """The target with one entry a row, [*rows 1]."""
+    """Return the target with one entry per row and length 1 on the item axis."""
     row_shape = tuple(rows.squeeze(rows.maximum).shape)
     if _array.is_number(target):
         if not target >= 0:
@@ -70,13 +91,14 @@ def _goal(target: Array, rows: Rows, logits: Array) -> Array:
 
 
 def _solve(rows: Rows, goal: Array) -> Array:
+    """Find the root for all rows at once, without gradients."""
     xp = rows.xp
     one = xp.ones_like(goal)
     start, _ = entropy_and_variance(rows, 1.0)
     ties = rows.sum(xp.astype(rows.offset == 0, goal.dtype))
     reachable = goal > xp.log(xp.where(ties > 0, ties, 1.0))
     unsolved = (start > goal) & reachable
-    # A few units in the last place: less cannot be told apart.
+    # A few units in the last place: smaller differences are rounding.
     closeness = 8 * float(xp.finfo(goal.dtype).eps)
 
     def unfinished(state: tuple[Array, ...]) -> Array:
@@ -87,13 +109,13 @@ def _solve(rows: Rows, goal: Array) -> Array:
         scale, low, high, steps = state
         entropy, variance = entropy_and_variance(rows, scale)
         excess = entropy - goal
-        found = xp.abs(excess) <= closeness * (1 + goal)
-        low = xp.where((high > low) & (found | (excess > 0)), scale, low)
-        high = xp.where(found | (excess <= 0), xp.minimum(high, scale), high)
+        solved = xp.abs(excess) <= closeness * (1 + goal)
+        low = xp.where((high > low) & (solved | (excess > 0)), scale, low)
+        high = xp.where(solved | (excess <= 0), xp.minimum(high, scale), high)
         slope = scale * variance
         usable = _usable(slope, excess, xp)
         newton = xp.where(usable, scale + excess / xp.where(usable, slope, 1.0), low)
-        return _inside(newton, low, high, xp), low, high, steps + 1
+        return _step_inside(newton, low, high, xp), low, high, steps + 1
 
     state = (one, one, xp.where(unsolved, math.inf, one), xp.zeros_like(goal))
     solution = _array.while_loop(unfinished, step, state)[2]
@@ -101,11 +123,12 @@ def _solve(rows: Rows, goal: Array) -> Array:
     return xp.where(xp.isnan(start), start, answer)
 
 
-def _inside(newton: Array, low: Array, high: Array, xp: Any) -> Array:
-    """Newton's step where it falls inside the bracket, else its middle, or a bold step while open.
+def _step_inside(newton: Array, low: Array, high: Array, xp: Any) -> Array:
+    """Take Newton's step if it falls inside the bracket, else the middle of the bracket.
 
-    Bold steps square the scale and wide brackets are halved in the logarithm: two logits 1e-200
-    apart need a scale of 1e200, which doubling and halving would take hundreds of steps to find.
+    While the bracket has no upper end, multiply the scale by itself (at most by 1e8) instead. A
+    wide bracket is halved in the logarithm. Two logits 1e-200 apart need a scale of 1e200, which
+    doubling and halving would take hundreds of steps to find.
     """
     unbounded = high == math.inf
     largest = 0.5 * float(xp.finfo(low.dtype).max)
@@ -117,12 +140,12 @@ def _inside(newton: Array, low: Array, high: Array, xp: Any) -> Array:
 
 
 def _usable(slope: Array, excess: Array, xp: Any) -> Array:
-    """Where a Newton step is finite: logits closer than 1e-160 have a variance of 0, or nearly."""
+    """Say where a Newton step is finite; logits closer than 1e-160 have a variance of about 0."""
     return slope > xp.abs(excess) / float(xp.finfo(slope.dtype).max)
 
 
 def _with_gradient(solution: Array, rows: Rows, goal: Array) -> Array:
-    """One more Newton step, on the graph: it has the implicit function theorem's gradient."""
+    """Take one more Newton step, which carries the gradient of the implicit function theorem."""
     xp = rows.xp
     active = (solution > 1) & (solution < math.inf)
     scale = xp.where(active, solution, 1.0)

@@ -1,4 +1,4 @@
-"""Softmax at a temperature, and the adaptive temperature of the paper."""
+"""Softmax at a temperature, its entropy, and the adaptive temperature of the paper."""
 
 from __future__ import annotations
 
@@ -14,47 +14,114 @@ if TYPE_CHECKING:
 
 
 def softmax(
-    logits: Float[Array, "*rows items"],
+    logits: Float[Array, "..."],
     *,
-    temperature: Float[Array, "*rows 1"] | float = 1.0,
-    where: Bool[Array, "*rows items"] | None = None,
+    temperature: Float[Array, "..."] | float = 1.0,
+    where: Bool[Array, "..."] | None = None,
     axis: int = -1,
-) -> Float[Array, "*rows items"]:
-    """Turn logits into weights that sum to one, larger logits getting exponentially more.
+) -> Float[Array, "..."]:
+    """Turn logits into weights that sum to one and grow exponentially with the logit.
 
         softmax(e)_k = exp(e_k / temperature) / sum_j exp(e_j / temperature)
 
-    The distribution that maximises `<p, e> + temperature * H(p)`. As the temperature goes to 0 all
-    weight goes to the largest logit (shared between ties), as it grows the weights become 1/n. For
-    bounded logits and growing n they become 1/n at *every* temperature: Lemma 2.1 of arXiv
-    2410.01104, `sharpmax.theory`.
+    This is the distribution that maximises `<p, e> + temperature * H(p)`. As the temperature goes
+    to 0, all weight goes to the largest logit (shared between ties); as it grows, the weights
+    become 1/n. For bounded logits and growing n they become 1/n at *every* temperature: Lemma 2.1
+    of arXiv 2410.01104, see `sharpmax.theory`.
 
-    `where` is True for the items that take part: masking equals leaving the item out. A row with no
-    items gives zeros. The answer has the library, device, type and gradient of `logits`.
+    Args:
+        logits: NumPy, PyTorch or JAX array of a floating type.
+        temperature: positive number, or an array with one entry per row (length 1 on `axis`).
+        where: boolean mask, True for the items that take part. Masking an item equals removing it.
+        axis: the axis of the items.
+
+    Returns:
+        The weights, with the library, device, type and gradient graph of `logits`. A row without
+        items gives zeros, +inf logits share the mass, and a NaN stays in its row.
+
+    Raises:
+        TypeError: if an argument has the wrong kind of type, or comes from another library.
+        ValueError: if a shape does not fit, or the temperature is not positive.
+
+    Example:
+        >>> sharpmax.softmax(np.array([1.0, 2.0, 3.0]), temperature=0.5)
+        array([0.01587624, 0.11731043, 0.86681333])
+    """
+    scale = inverse_temperature(temperature, logits, axis)
+    return _weights(prepare(logits, where, axis), scale, logits)
+
+
+def entropy(
+    logits: Float[Array, "..."],
+    *,
+    temperature: Float[Array, "..."] | float = 1.0,
+    where: Bool[Array, "..."] | None = None,
+    axis: int = -1,
+) -> Float[Array, "..."]:
+    """Measure how spread out softmax(logits / temperature) is, in nats.
+
+    The entropy is 0 if one item has all the weight and log n if all n weights are equal. exp(H) is
+    the number of items that the row effectively attends to.
+
+        H = -sum_k p_k log p_k = log l - t / l,   l = sum_k exp(s_k),   t = sum_k s_k exp(s_k),
+        s_k = (e_k - max_j e_j) / temperature
+
+    Both terms are at least 0, so nothing cancels. The usual p log(p + 1e-9) would be wrong by 1e-4
+    nats for 1e5 equal items. The entropy never rises as the temperature falls (Proposition 3.2 of
+    arXiv 2410.01104, see `sharpmax.theory.entropy_derivative`).
+
+    Args:
+        logits: NumPy, PyTorch or JAX array of a floating type.
+        temperature: positive number, or an array with one entry per row (length 1 on `axis`).
+        where: boolean mask, True for the items that take part.
+        axis: the axis of the items, which the answer does not have.
+
+    Returns:
+        One entropy per row, in float32 or better. A row without items has entropy 0.
+
+    Raises:
+        TypeError: if an argument has the wrong kind of type, or comes from another library.
+        ValueError: if a shape does not fit, or the temperature is not positive.
+
+    Example:
+        >>> float(sharpmax.entropy(np.zeros(8)))  # log 8
+        2.0794415416798357
     """
     scale = inverse_temperature(temperature, logits, axis)
     rows = prepare(logits, where, axis)
-    return _weights(rows, scale, logits)
+    return rows.squeeze(entropy_of(rows, scale))
 
 
 def adaptive_temperature_softmax(
-    logits: Float[Array, "*rows items"],
+    logits: Float[Array, "..."],
     *,
     policy: Policy = PAPER,
-    where: Bool[Array, "*rows items"] | None = None,
+    where: Bool[Array, "..."] | None = None,
     axis: int = -1,
-) -> Float[Array, "*rows items"]:
-    """Sharpen each row by as much as its own entropy asks for.
+) -> Float[Array, "..."]:
+    """Compute a softmax that sharpens each row according to its own entropy.
 
         weights = softmax(policy(H, n) * logits),   H = entropy(logits),   n = number of items
 
-    With the default policy this is Figure 4 of arXiv 2410.01104 (`sharpmax.PAPER`), with the
-    entropy computed exactly rather than with 1e-9 inside its logarithm. The gradient runs through
-    the inverse temperature too.
+    With the default policy this is Figure 4 of arXiv 2410.01104, but with an exact entropy instead
+    of one with 1e-9 inside its logarithm. The gradient runs through the inverse temperature too.
+
+    Args:
+        logits: NumPy, PyTorch or JAX array of a floating type.
+        policy: function of (entropy, number of items) that returns the inverse temperature.
+        where: boolean mask, True for the items that take part.
+        axis: the axis of the items.
+
+    Returns:
+        The weights, with the library, device, type and gradient graph of `logits`.
+
+    Raises:
+        TypeError: if an argument has the wrong kind of type, or comes from another library.
+        ValueError: if a shape does not fit, or the policy returns one that does not.
     """
     rows = prepare(logits, where, axis)
-    entropy = rows.squeeze(entropy_of(rows, 1.0))
-    scale = inverse_temperatures(policy, entropy, rows.squeeze(rows.items()))
+    nats = rows.squeeze(entropy_of(rows, 1.0))
+    scale = inverse_temperatures(policy, nats, rows.squeeze(rows.items()))
     return _weights(rows, rows.expand(scale), logits)
 
 

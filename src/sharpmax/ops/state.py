@@ -1,6 +1,4 @@
-"""Softmax statistics of a row that is seen in pieces: the streaming entropy of the paper,
-mergeable.
-"""
+"""Softmax statistics of a row that is seen in pieces."""
 
 from __future__ import annotations
 
@@ -16,21 +14,24 @@ if TYPE_CHECKING:
 
 
 class SoftmaxState(NamedTuple):
-    """Everything about a row's softmax that can be known without keeping the row.
+    """Hold all that can be known about a row's softmax without keeping the row.
 
-    Per row: m = max_k e_k,  l = sum_k exp(e_k - m),  t = sum_k (e_k - m) exp(e_k - m), and the
-    least logit and the number of items. When a larger maximum m' arrives, with c = exp(m - m'),
+    Streaming, chunked, ring and multi-device attention see a row in pieces. Two states merge into
+    the state of both pieces together, in any order. Per row the state holds
 
-        t <- c * (t + (m - m') * l),    l <- c * l,
+        m = max_k e_k,   l = sum_k exp(e_k - m),   t = sum_k (e_k - m) exp(e_k - m),
 
-    so two states merge into the state of both pieces together, in any order (associative and
-    commutative). That is what streaming, chunked, ring and multi-device attention need. Keeping t
-    centred on m matters: with logits near 1,000 the raw sum of e * exp(e) loses ten times the
-    accuracy.
+    the smallest logit and the number of items. When a larger maximum m' arrives, with
+    c = exp(m - m'),
 
-    Source: arXiv 2410.01104 (entropy while streaming); the merge is the log-sum-exp merge with one
-    more column. A tuple, so that JAX and PyTorch carry it through jit, vmap and scan as it is. The
-    state of no items, `SoftmaxState.of(logits[..., :0])`, is neutral in a merge.
+        t <- c * (t + (m - m') * l),    l <- c * l.
+
+    t is kept relative to m: with logits near 1,000 the plain sum of e * exp(e) would lose ten times
+    the accuracy. Source: arXiv 2410.01104 (entropy while streaming); this is the log-sum-exp merge
+    with one more column.
+
+    The state is a tuple, so JAX and PyTorch carry it through jit, vmap and scan. The state of no
+    items, `SoftmaxState.of(logits[..., :0])`, is neutral in a merge.
     """
 
     max: Float[Array, "*rows"]
@@ -47,15 +48,38 @@ class SoftmaxState(NamedTuple):
     @classmethod
     def of(
         cls,
-        logits: Float[Array, "*rows items"],
-        where: Bool[Array, "*rows items"] | None = None,
+        logits: Float[Array, "..."],
+        where: Bool[Array, "..."] | None = None,
         axis: int = -1,
     ) -> SoftmaxState:
-        """The state of a row's items along `axis`; `where` is True for the items that take part."""
+        """Compute the state of each row's items.
+
+        Args:
+            logits: NumPy, PyTorch or JAX array of a floating type.
+            where: boolean mask, True for the items that take part.
+            axis: the axis of the items.
+
+        Returns:
+            A state whose fields have one entry per row, in float32 or better.
+        """
         return state_of(prepare(logits, where, axis))
 
     def merge(self, other: SoftmaxState) -> SoftmaxState:
-        """The state of the items of both, which must be different items of the same rows."""
+        """Combine the states of two pieces of the same rows.
+
+        Args:
+            other: the state of other items of the same rows.
+
+        Returns:
+            The state of the items of both.
+
+        Raises:
+            TypeError: if `other` is no state, or one of another array library.
+
+        Example:
+            >>> left, right = SoftmaxState.of(logits[:, :8]), SoftmaxState.of(logits[:, 8:])
+            >>> left.merge(right).entropy  # as of SoftmaxState.of(logits)
+        """
         if not isinstance(other, SoftmaxState):
             raise TypeError(f"merge takes another SoftmaxState, got {type(other).__name__}")
         xp = _array.namespace(self=self.max, other=other.max)
@@ -73,7 +97,7 @@ class SoftmaxState(NamedTuple):
     @property
     def log_sum_exp(self) -> Float[Array, "*rows"]:
         """log sum_k exp(e_k); -inf without items."""
-        # The shift is a constant of the graph: the gradient of log l alone is already the softmax.
+        # The gradient of log l alone is already the softmax, so the shift carries none.
         return _array.stop_gradient(self.max) + self._xp.log(self._mass)
 
     @property
@@ -92,7 +116,7 @@ class SoftmaxState(NamedTuple):
 
     @property
     def effective_items(self) -> Float[Array, "*rows"]:
-        """exp(entropy): how many equal weights would be as spread out; 0 without items."""
+        """exp(entropy), the number of equal weights with the same entropy; 0 without items."""
         xp = self._xp
         return xp.where(self.sum_exp == 0, 0.0, xp.exp(self.entropy))
 
@@ -112,7 +136,14 @@ class SoftmaxState(NamedTuple):
         return self._xp.where(self.sum_exp == 0, 1.0, self.sum_exp)
 
     def relative_to(self, top: Array) -> tuple[Array, Array]:
-        """(l, t) relative to a maximum that is at least ours: such sums may simply be added."""
+        """Express the sums relative to a common maximum, so that they can be added.
+
+        Args:
+            top: a maximum per row, at least as large as `max`.
+
+        Returns:
+            l and t relative to `top`.
+        """
         xp = self._xp
         distance = _difference(_array.stop_gradient(self.max), top, xp)
         factor = xp.exp(distance)
@@ -121,13 +152,13 @@ class SoftmaxState(NamedTuple):
         return factor * self.sum_exp, factor * (self.sum_offset_exp + reach * self.sum_exp)
 
 
-def _difference(one: Array, other: Array, xp: Any) -> Array:
-    """one - other, where two infinities of one sign are equal and not NaN apart."""
-    return xp.where(one == other, 0.0, one - xp.where(one == other, 0.0, other))
+def _difference(left: Array, right: Array, xp: Any) -> Array:
+    """Subtract, with a difference of 0 between two equal infinities."""
+    return xp.where(left == right, 0.0, left - xp.where(left == right, 0.0, right))
 
 
 def state_of(rows: Rows) -> SoftmaxState:
-    """The state of prepared rows."""
+    """Compute the state of prepared rows."""
     mass, moment = sums(rows, 1.0)
     if rows.values.shape[rows.axis] == 0:
         minimum = -rows.maximum
@@ -139,13 +170,13 @@ def state_of(rows: Rows) -> SoftmaxState:
 
 
 def sums(rows: Rows, scale: Array | float) -> tuple[Array, Array]:
-    """l = sum of exp(scale * offset) and t = sum of scale * offset * exp(scale * offset)."""
+    """Return l = sum exp(scale * offset) and t = sum scale * offset * exp(scale * offset)."""
     exponentials = rows.exponentials(scale)
     return rows.sum(exponentials), scale * rows.sum(rows.offset * exponentials)
 
 
-def entropy_of(rows: Rows, scale: Array | float) -> Float[Array, "*rows 1"]:
-    """H = log l - t / l of softmax(scale * logits); 0 for a row without items."""
+def entropy_of(rows: Rows, scale: Array | float) -> Float[Array, "..."]:
+    """Return H = log l - t / l of softmax(scale * logits), with length 1 on the item axis."""
     mass, moment = sums(rows, scale)
     mass = rows.nonzero(mass)
     return rows.xp.log(mass) - moment / mass

@@ -1,16 +1,15 @@
-"""The paper's statements as functions: what bounded logits allow, and what weights allow the
-logits.
+"""The paper's theorems as functions: bounds on attention weights, entropies and logits.
 
-Each takes plain numbers or the arrays of any library, broadcast together.
+Each takes plain numbers or arrays of any library, broadcast together.
 """
 
 from sharpmax.theory.dispersion import (
     items_until_dispersed,
+    minimum_entropy,
     paper_items_until_dispersed,
     paper_weight_bounds,
     weight_bounds,
 )
-from sharpmax.theory.minimum_entropy import minimum_entropy
 from sharpmax.theory.spread import product_spread_bound, spread_bound
 from sharpmax.theory.temperature import entropy_derivative
 

@@ -1,4 +1,4 @@
-"""Proposition 3.1, sharpness needs large weights: how far apart weights let the logits be."""
+"""Proposition 3.1, sharpness needs large weights: how far apart the logits can be."""
 
 from __future__ import annotations
 
@@ -10,26 +10,40 @@ from sharpmax._array import Array
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    Numbers = Float[Array, "*heads"] | float
+    Numbers = Float[Array, "..."] | float
 
 
 def spread_bound(
-    query_weight: Float[Array, "*heads dim query_model"],
-    key_weight: Float[Array, "*heads dim key_model"],
+    query_weight: Float[Array, "*#heads dim query_model"],
+    key_weight: Float[Array, "*#heads dim key_model"],
     query_norm: Numbers,
     key_norm: Numbers,
     *,
     scale: float = 1.0,
-) -> Float[Array, "*heads"]:
-    """The largest difference between two logits `e_i = scale * <Q y, K x_i>` of one row.
+) -> Float[Array, "..."]:
+    """Bound the difference between two logits `e_i = scale * <Q y, K x_i>` of one row.
 
     Proposition 3.1 of arXiv 2410.01104:
 
         max_i e_i - min_j e_j <= 2 * sigma_max(Q) * sigma_max(K) * |y| * max_i |x_i|,
 
-    for |y| <= query_norm and |x_i| <= key_norm. Normalisation layers in front fix the norms, so the
-    singular values decide. Put the answer into `weight_bounds` or `items_until_dispersed`. `scale`
-    is what the model multiplies the product by, usually 1 / sqrt(dim); the proposition has none.
+    for |y| <= query_norm and |x_i| <= key_norm. Normalisation layers fix the norms, so the singular
+    values decide. Pass the answer to `weight_bounds` or `items_until_dispersed` as the spread. The
+    proposition has no scale.
+
+    Args:
+        query_weight: the matrix Q per head, [..., dim, model], as a torch Linear stores it.
+        key_weight: the matrix K per head, [..., dim, model].
+        query_norm: bound on the norm of the query's input y, a number or one per head.
+        key_norm: bound on the norms of the items' inputs x_i, a number or one per head.
+        scale: the model's factor on the product, usually 1 / sqrt(dim).
+
+    Returns:
+        One bound per head, in float32 or better.
+
+    Raises:
+        TypeError: if the weights are no floating arrays of one library.
+        ValueError: if the shapes do not fit, a norm is negative or the scale is not positive.
     """
     xp = _check(query_weight, key_weight)
     largest = _largest_singular(query_weight, "query_weight", xp) * _largest_singular(
@@ -39,19 +53,35 @@ def spread_bound(
 
 
 def product_spread_bound(
-    query_weight: Float[Array, "*heads dim query_model"],
-    key_weight: Float[Array, "*heads dim key_model"],
+    query_weight: Float[Array, "*#heads dim query_model"],
+    key_weight: Float[Array, "*#heads dim key_model"],
     query_norm: Numbers,
     key_norm: Numbers,
     *,
     scale: float = 1.0,
-) -> Float[Array, "*heads"]:
-    """`spread_bound` with sigma_max(Q^T K) instead of sigma_max(Q) sigma_max(K): never larger.
+) -> Float[Array, "..."]:
+    """Bound the difference between two logits by sigma_max(Q^T K), at most as `spread_bound` does.
 
-    The logit is y^T (Q^T K) x, and only the product acts: its largest singular value is at most the
-    product of the two, with equality only if the directions that Q and K stretch most are the same.
-    Attained by y along the top left singular vector and two items at plus and minus the top right
-    one.
+        max_i e_i - min_j e_j <= 2 * sigma_max(Q^T K) * |y| * max_i |x_i|
+
+    The logit is y^T (Q^T K) x, so only the product matters. Its largest singular value is at most
+    sigma_max(Q) sigma_max(K), and equal only if Q and K stretch the same direction most. The bound
+    is attained by y along the top left singular vector and two items at plus and minus the top
+    right one.
+
+    Args:
+        query_weight: the matrix Q per head, [..., dim, model], as a torch Linear stores it.
+        key_weight: the matrix K per head, [..., dim, model].
+        query_norm: bound on the norm of the query's input y, a number or one per head.
+        key_norm: bound on the norms of the items' inputs x_i, a number or one per head.
+        scale: the model's factor on the product, usually 1 / sqrt(dim).
+
+    Returns:
+        One bound per head, in float32 or better.
+
+    Raises:
+        TypeError: if the weights are no floating arrays of one library.
+        ValueError: if the shapes do not fit, a norm is negative or the scale is not positive.
     """
     xp = _check(query_weight, key_weight)
     dtype = _array.statistics_dtype("query_weight", query_weight, xp)
@@ -72,7 +102,7 @@ def _check(query_weight: Array, key_weight: Array) -> Any:
 
 
 def _largest_singular(weight: Array, name: str, xp: Any) -> Array:
-    # No library has a singular value decomposition in half precision.
+    # No library has a singular value decomposition for half precision.
     wide = xp.astype(weight, _array.statistics_dtype(name, weight, xp), copy=False)
     return xp.max(xp.linalg.svdvals(wide), axis=-1)
 
@@ -82,7 +112,7 @@ def _times_norms(largest: Array, query_norm: Numbers, key_norm: Numbers, scale: 
     for name, norm in {"query_norm": query_norm, "key_norm": key_norm}.items():
         if _array.is_number(norm) and not norm >= 0:
             raise ValueError(f"{name} must be at least 0, got {norm!r}")
-    _, (sigma, query, key), _ = _array.floating(
+    _, (sigma, query, key), _ = _array.to_floating(
         sigma=largest, query_norm=query_norm, key_norm=key_norm
     )
     return 2.0 * float(scale) * sigma * query * key

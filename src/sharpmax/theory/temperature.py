@@ -14,20 +14,31 @@ if TYPE_CHECKING:
 
 
 def entropy_derivative(
-    logits: Float[Array, "*rows items"],
+    logits: Float[Array, "..."],
     *,
     inverse_temperature: float = 1.0,
-    where: Bool[Array, "*rows items"] | None = None,
+    where: Bool[Array, "..."] | None = None,
     axis: int = -1,
-) -> Float[Array, "*rows"]:
-    """How fast the entropy of softmax(b * logits) falls as the inverse temperature b rises, in
-    nats.
+) -> Float[Array, "..."]:
+    """Compute how fast the entropy of softmax(b * logits) falls as the inverse temperature b rises.
 
         dH/db = -b * Var_p(e) <= 0,   p = softmax(b * e)
 
     Proposition 3.2 of arXiv 2410.01104 states the sign. The value follows from H = log Z - b E_p[e]
-    and dE_p[e]/db = Var_p(e); it is zero only if all logits are equal (or one item has all the
-    weight).
+    and dE_p[e]/db = Var_p(e). It is 0 only if all logits are equal or one item has all the weight.
+
+    Args:
+        logits: NumPy, PyTorch or JAX array of a floating type.
+        inverse_temperature: the b above, a positive number.
+        where: boolean mask, True for the items that take part.
+        axis: the axis of the items, which the answer does not have.
+
+    Returns:
+        One derivative per row, in nats.
+
+    Raises:
+        TypeError: if an argument has the wrong kind of type, or comes from another library.
+        ValueError: if a shape does not fit, or the inverse temperature is not positive.
     """
     scale = _array.positive_number("inverse_temperature", inverse_temperature)
     rows = prepare(logits, where, axis)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sharpmax.policies import PAPER, Constant, LogLength, Policy, Polynomial, needs_entropy
+from sharpmax.policies import PAPER, Policy, needs_entropy, traits
 from sharpmax.torch import cpu, fused, reference, streaming, triton_attention, triton_trial
 from sharpmax.torch.problem import Problem, pose
 from sharpmax.torch.reference import Normaliser
@@ -178,7 +178,7 @@ def _is_learned(policy: Policy, problem: Problem) -> bool:
     """Whether the policy has a parameter that needs a gradient: asked of one row a head, and only
     where nothing else tells that gradients are wanted.
     """
-    fixed = isinstance(policy, (Constant, LogLength, Polynomial)) or not callable(policy)
+    fixed = not traits(policy).learned or not callable(policy)
     if fixed or problem.differentiates or not torch.is_grad_enabled():
         return False
     shape = (1, *problem.query.shape[1:3], 1)

@@ -13,15 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sharpmax.policies import (
-    Constant,
-    LogLength,
-    Policy,
-    Polynomial,
-    Saturating,
-    differs_by_head,
-    needs_entropy,
-)
+from sharpmax.policies import Policy, differs_by_head, traits
 from sharpmax.torch.problem import Problem
 from sharpmax.torch.stats import AttentionStats
 
@@ -82,14 +74,15 @@ def attend(
 
 
 class _Asked:
-    """A policy for arrays: ours take them as they are, others get tensors."""
+    """Call a policy with NumPy arrays if it takes those of any library, else with tensors."""
 
     def __init__(self, policy: Policy) -> None:
-        self.policy, self.needs_entropy = policy, needs_entropy(policy)
-        self.ours = isinstance(policy, (Constant, LogLength, Polynomial, Saturating))
+        self.policy = policy
+        self.needs_entropy = traits(policy).needs_entropy
+        self.takes_arrays = traits(policy).any_library
 
     def __call__(self, entropy: Any, count: Any, /) -> Any:
-        if self.ours:
+        if self.takes_arrays:
             return self.policy(entropy, count)
         answer = self.policy(*map(torch.from_numpy, (entropy, count)))
         return answer.detach().numpy() if isinstance(answer, Tensor) else answer

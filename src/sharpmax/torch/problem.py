@@ -117,7 +117,7 @@ def pose(
         mask=mask if mask is not None and mask.dtype == torch.bool else None,
         bias=mask if mask is not None and mask.dtype != torch.bool else None,
         causal=bool(is_causal),
-        window=_array.whole("window", window),
+        window=_array.optional_count("window", window),
         scale=_array.logit_scale(scale, query.shape[-1]),
         softcap=None if softcap is None else _array.positive_number("softcap", softcap),
         sinks=None if sinks is None else _sinks(sinks, query, (kv_heads, group)),

@@ -20,7 +20,7 @@ from sharpmax.experiments.clrs_text.data import Sample, read
 from sharpmax.experiments.clrs_text.evaluate import Config
 from sharpmax.experiments.clrs_text.model import begun, opened
 from sharpmax.hf import sharpen
-from sharpmax.hf.scan import forward
+from sharpmax.hf.scan.forward import Selection, measure_forward_pass
 
 TEST = read(SAMPLE / "test", "test")
 calibrate = sys.modules["sharpmax.hf.tune.calibrate"]  # its function has the same name
@@ -158,10 +158,10 @@ def test_the_entropy_is_that_of_the_arm_s_own_weights(config, result):
     assert curves["inference"]["mean_entropy"][0] < curves["softmax"]["mean_entropy"][0] - 0.01
     ready = opened(f"{config.trained}/softmax-seed0/model")
     some = [one for one in TEST.samples if one[:2] == ("minimum", 4)][:2]
-    plan = forward.Plan.of(ready.model, None, None)
+    selection = Selection.create(ready.model)
     expected = np.mean(
         [
-            forward.run(ready.model, plan, list(one.question), sx.PAPER, lambda: None).arrays[
+            measure_forward_pass(ready.model, selection, list(one.question), sx.PAPER).arrays[
                 "last_entropy"
             ]
             for one in ready.tokens.examples(some)

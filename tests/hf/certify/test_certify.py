@@ -19,9 +19,7 @@ from sharpmax import UserError, theory
 from sharpmax.hf.certify import bounds
 from sharpmax.hf.certify.architectures import COVERED, wiring_of
 from sharpmax.hf.certify.certify import log10_items
-from sharpmax.hf.patch import attention
-from sharpmax.hf.patch.context import ruled
-from sharpmax.hf.patch.layers import attention_layers
+from sharpmax.hf.patch.layers import attention_layers, observed_layers, patched_attention
 from sharpmax.policies import Constant
 from sharpmax.results import Result
 from sharpmax.torch import attention as attend
@@ -71,14 +69,12 @@ def looked(model, seed=0, tokens=24):
 
     ids = torch.randint(3, VOCABULARY, (1, tokens), generator=torch.Generator().manual_seed(seed))
     layers = attention_layers(model)
-    with ruled(model, layers), torch.no_grad():
-        for layer in layers:
-            attention.OBSERVERS[layer.module] = look
-        try:
-            model(input_ids=ids)
-        finally:
-            for layer in layers:
-                attention.OBSERVERS.pop(layer.module, None)
+    with (
+        torch.no_grad(),
+        patched_attention(model, layers),
+        observed_layers(layers, lambda layer: look),
+    ):
+        model(input_ids=ids)
     return found
 
 

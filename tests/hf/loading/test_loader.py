@@ -145,20 +145,20 @@ class TestFolder:
 
     def test_no_config(self, folder: Path):
         (folder / "config.json").unlink()
-        assert f"{folder} holds no config.json" in refusal(folder)
+        assert f"{folder} has no config.json with a model_type" in refusal(folder)
 
     def test_no_weights(self, folder: Path):
         (folder / "model.safetensors").unlink()
-        assert f"{folder} holds no weights" in refusal(folder)
+        assert f"{folder} has no model.safetensors in {folder}: add it" in refusal(folder)
 
     def test_weights_of_another_name(self, folder: Path):
         (folder / "model.safetensors").rename(folder / "weights.safetensors")
-        assert f"{folder} holds weights.safetensors: rename it" in refusal(folder)
+        assert f"{folder} has no model.safetensors in {folder}: add it" in refusal(folder)
 
     def test_no_tokenizer(self, folder: Path):
         for file in folder.glob("tokenizer*"):
             file.unlink()
-        assert f"{folder} holds no tokenizer" in refusal(folder)
+        assert f"{folder} has no usable tokenizer: add its tokenizer.json" in refusal(folder)
 
     def test_a_tokenizer_without_words(self, tmp_path: Path):
         """transformers makes one up for most families."""
@@ -213,27 +213,26 @@ class TestWeights:
     def test_a_truncated_file(self, folder: Path, keep: int):
         file = folder / "model.safetensors"
         file.write_bytes(file.read_bytes()[:keep])
-        assert f"{file} is damaged" in (message := refusal(folder))
+        assert f"{folder} has damaged weights" in (message := refusal(folder))
         assert "download or copy it again" in message
 
     def test_a_truncated_shard(self, folder: Path):
         shard = in_shards(folder)[1]
         shard.write_bytes(shard.read_bytes()[:-1])
-        assert f"{shard} is damaged" in refusal(folder)
+        assert f"{folder} has damaged weights" in refusal(folder)
 
     def test_missing_shards(self, folder: Path):
         shards = in_shards(folder)
         for shard in shards[1:6]:
             shard.unlink()
-        names = ", ".join(shard.name for shard in shards[1:4])
-        assert f"{folder} lacks {names} and 2 more" in refusal(folder)
+        assert f"{folder} lacks {shards[1]}: download or copy it again" in refusal(folder)
 
     @pytest.mark.parametrize("content", ["{", "{}", '{"weight_map": 3}', "[]"])
     def test_a_damaged_index(self, folder: Path, content: str):
         in_shards(folder)
         index = folder / "model.safetensors.index.json"
         index.write_text(content)
-        assert f"{index} is damaged" in refusal(folder)
+        assert f"{folder} cannot be loaded" in refusal(folder)
 
     def test_missing_tensors_are_not_made_up(self, folder: Path):
         edit_config(folder, num_hidden_layers=3)
@@ -266,8 +265,8 @@ class TestWeights:
     def test_pickle_is_refused(self, folder: Path):
         as_pickle(folder)
         message = refusal(folder)
-        assert f"{folder} holds its weights as pickle only (pytorch_model.bin)" in message
-        assert "run code" in message
+        assert f"{folder} has no model.safetensors" in message
+        assert "pickled (pytorch_model.bin), which can run code" in message
         assert "allow_pickle=True" in message
 
     def test_pickle_is_loaded_if_allowed(self, folder: Path):
@@ -282,10 +281,9 @@ class TestWeights:
     @pytest.mark.parametrize("name", ["model.pt", "model.pth", "last.ckpt"])
     def test_pickles_of_other_names(self, folder: Path, name: str):
         as_pickle(folder, name)
-        assert f"pickle only ({name})" in refusal(folder)
-        assert f"{folder} holds {name}: only pytorch_model.bin" in refusal(
-            folder, allow_pickle=True
-        )
+        assert f"{folder} has no model.safetensors" in refusal(folder)
+        message = refusal(folder, allow_pickle=True)
+        assert f"{folder} has neither model.safetensors nor pytorch_model.bin" in message
 
     def test_a_pickle_with_code_does_not_run_even_if_allowed(self, folder: Path):
         trap = folder / "ran"
@@ -349,7 +347,7 @@ class TestKind:
         ],
     )
     def test_which_class(self, config: Any, architectures: Any, expected: str):
-        chosen = loader._auto_class(config(architectures=architectures))
+        chosen = loader._choose_class(config(architectures=architectures))
         causal = chosen is transformers.AutoModelForCausalLM
         assert (causal, chosen is transformers.AutoModel) == (
             expected == "causal",
@@ -390,7 +388,7 @@ class TestPlace:
         self, cards: int, metal: bool, asked: str, dtype: str, expected: str, machine: Any
     ):
         machine(cards, metal)
-        assert loader._device(asked, dtype) == torch.device(expected)
+        assert loader._choose_device(asked, dtype) == torch.device(expected)
 
     @pytest.mark.parametrize(
         ("cards", "metal", "asked", "dtype"),
@@ -606,7 +604,7 @@ class TestHub:
     def test_pickles(self, hub: Hub, folder: Path):
         as_pickle(folder)
         message = refusal("owner/llama")
-        assert f"owner/llama has no safetensors at {hub.address}" in message
+        assert f"owner/llama has no model.safetensors in {hub.address}" in message
         assert "allow_pickle=True" in message
         assert load("owner/llama", allow_pickle=True).notes == ()
         assert not any("discussions" in path for path in hub.asked)  # for a conversion of them
@@ -618,7 +616,7 @@ class TestHub:
     def test_no_tokenizer(self, hub: Hub, folder: Path):
         for file in folder.glob("tokenizer*"):
             file.unlink()
-        assert "owner/llama has a damaged tokenizer" in refusal("owner/llama")
+        assert "owner/llama has no usable tokenizer" in refusal("owner/llama")
 
     def test_a_truncated_file(self, hub: Hub, folder: Path):
         file = folder / "model.safetensors"

@@ -31,9 +31,9 @@ from hf.families import (
     run,
     tolerance,
 )
-from sharpmax.hf.patch import attention
-from sharpmax.hf.patch.layers import attention_layers, heads_of
-from sharpmax.hf.patch.parity import TESTED
+from hf.small import assert_nothing_is_patched
+from sharpmax.hf.patch.attention import LAYER_STATES
+from sharpmax.hf.patch.layers import TESTED_MODEL_TYPES, attention_layers, count_heads
 
 PLAIN = sx.Constant(1.0)
 GENERATING = [name for name, family in FAMILIES.items() if family.generates]
@@ -67,7 +67,7 @@ WAYS = {"sharpen": shf.sharpen, "register": registered}
 
 
 def test_every_tested_architecture_is_in_the_table():
-    assert {family.model_type for family in FAMILIES.values()} == TESTED
+    assert {family.model_type for family in FAMILIES.values()} == TESTED_MODEL_TYPES
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -293,8 +293,7 @@ def test_afterwards_the_model_is_what_it_was(name):
     assert torch.equal(run(model, inputs), expected)
     assert repr(model) == text
     assert model.config._attn_implementation == "eager"
-    assert not attention.RULES
-    assert not attention.CALLS
+    assert_nothing_is_patched()
     for key, value in model.state_dict().items():
         assert torch.equal(value, state[key])
 
@@ -323,7 +322,8 @@ def test_all_attention_layers_are_found_and_reached(name):
     assert len(layers) == layers_by_config(model.config) >= 2
     assert [layer.index for layer in layers] == list(range(len(layers)))
     assert all(model.get_submodule(layer.name) is layer.module for layer in layers)
-    assert [heads_of(layer) for layer in layers] == [HEADS] * len(layers)
+    assert [count_heads(layer) for layer in layers] == [HEADS] * len(layers)
     with shf.sharpen(model, PLAIN):
         run(model, FAMILIES[name].example())
-        assert [attention.CALLS[layer.module] for layer in layers] == [1] * len(layers)
+        (patch,) = {patch for layer in layers for patch in LAYER_STATES[layer.module].patches}
+    assert (patch.forward_passes, patch.attention_calls) == (1, len(layers))

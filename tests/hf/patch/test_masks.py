@@ -27,9 +27,8 @@ from transformers.masking_utils import (
 import sharpmax as sx
 import sharpmax.hf as shf
 from hf.families import FAMILIES, SLIDING, assert_close, assert_far
-from sharpmax.hf.patch import masks
-from sharpmax.hf.patch.attention import attend
-from sharpmax.hf.patch.masks import Window, make_mask
+from sharpmax.hf.patch import attention
+from sharpmax.hf.patch.attention import WindowMask, attend, make_mask
 
 BATCH, SIZE = 2, 11
 PLAIN = sx.Constant(1.0)
@@ -71,7 +70,7 @@ def matrix(given: dict[str, Any]) -> Tensor:
 def test_a_window_stands_for_transformers_matrix(kind, size):
     given = asked(kind, size)
     window = make_mask(**given)
-    assert isinstance(window, Window)
+    assert isinstance(window, WindowMask)
     dense = window.dense()
     assert type(dense) is Tensor
     assert torch.equal(dense, matrix(given))
@@ -155,7 +154,7 @@ def test_padding_that_hides_nothing(offset):
     padding = torch.ones(BATCH, SIZE, dtype=torch.bool)
     given = asked("causal", 5, attention_mask=padding, q_offset=offset)
     mask = make_mask(**given)
-    assert isinstance(mask, Window)
+    assert isinstance(mask, WindowMask)
     assert torch.equal(mask.dense(), matrix(given))
 
 
@@ -217,7 +216,7 @@ def test_an_operation_acts_on_the_matrix(name, kind):
     given = asked(kind, 4)
     answer = OPERATIONS[name](make_mask(**given))
     expected = OPERATIONS[name](matrix(given))
-    answer = answer.dense() if isinstance(answer, Window) else answer
+    answer = answer.dense() if isinstance(answer, WindowMask) else answer
     assert type(answer) is Tensor
     assert answer.dtype == expected.dtype
     assert torch.equal(answer, expected)
@@ -253,7 +252,7 @@ class Largest(TorchDispatchMode):
 
 def test_a_window_over_20000_tokens_takes_no_matrix(monkeypatch):
     tokens = 20_000
-    monkeypatch.setattr(masks, "sdpa_mask", refuse)
+    monkeypatch.setattr(attention, "sdpa_mask", refuse)
     tracemalloc.start()
     try:
         with Largest() as largest:
@@ -261,7 +260,7 @@ def test_a_window_over_20000_tokens_takes_no_matrix(monkeypatch):
         python = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert isinstance(mask, Window)
+    assert isinstance(mask, WindowMask)
     assert mask.shape == (1, 1, tokens, tokens)
     assert max(largest.bytes, python) < tokens * tokens / 8  # of which booleans take eight times
 
@@ -289,13 +288,13 @@ def test_a_model_with_a_window_makes_no_matrix_for_it(name, monkeypatch):
         seen.append(args[5])
         return attend(*args, **options)
 
-    monkeypatch.setattr(masks, "sdpa_mask", spy)
-    monkeypatch.setattr("sharpmax.hf.patch.registration.attend", watch)
+    monkeypatch.setattr(attention, "sdpa_mask", spy)
+    monkeypatch.setattr(attention, "attend", watch)
     with shf.sharpen(model, PLAIN):
         assert_close(model(input_ids=ids)[0], expected)
     assert all(mask is None for mask in asked_of)
     kinds = getattr(model.config, "layer_types", [SLIDING] * model.config.num_hidden_layers)
-    assert [isinstance(mask, Window) for mask in seen] == [kind == SLIDING for kind in kinds]
+    assert [isinstance(mask, WindowMask) for mask in seen] == [kind == SLIDING for kind in kinds]
     assert SLIDING in kinds
 
 
@@ -312,7 +311,7 @@ def test_with_padding_it_is_a_matrix(name, monkeypatch):
         made.append(sdpa_mask(*args, **options))
         return made[-1]
 
-    monkeypatch.setattr(masks, "sdpa_mask", spy)
+    monkeypatch.setattr(attention, "sdpa_mask", spy)
     with shf.sharpen(model, PLAIN):
         found = model(input_ids=ids, attention_mask=padding)[0][padding.bool()]
     assert_close(found, expected)
@@ -321,4 +320,4 @@ def test_with_padding_it_is_a_matrix(name, monkeypatch):
 
 
 def test_the_names_that_are_replaced_above_are_used():
-    assert masks.sdpa_mask is masking_utils.sdpa_mask
+    assert attention.sdpa_mask is masking_utils.sdpa_mask

@@ -33,11 +33,16 @@ from hf.families import (
     run,
     variant,
 )
-from sharpmax.hf.patch import registration
-from sharpmax.hf.patch.attention import PLAIN, attend
-from sharpmax.hf.patch.context import implemented
-from sharpmax.hf.patch.layers import own_temperature
-from sharpmax.hf.patch.masks import make_mask
+from sharpmax.hf.model_info import describe_length_temperature
+from sharpmax.hf.patch.attention import (
+    IMPLEMENTATION,
+    PATCHED_IMPLEMENTATION,
+    PLAIN,
+    attend,
+    make_mask,
+    register_patched,
+)
+from sharpmax.hf.patch.layers import attention_implementation
 
 TOKEN_FAMILIES = [name for name, family in FAMILIES.items() if family.inputs == "tokens"]
 SLIDING_FAMILIES = [
@@ -56,7 +61,7 @@ def led_through(
     if masks:
         AttentionMaskInterface.register("changed", make_mask)
     try:
-        with implemented(model, "changed"):
+        with attention_implementation(model, "changed"):
             yield
     finally:
         AttentionInterface._global_mapping.pop("changed")
@@ -106,7 +111,7 @@ assert [[name for name in interface if "sharpmax" in name] for interface in inte
 
 @pytest.mark.parametrize(
     ("register", "name"),
-    [(registration.register, registration.NAME), (registration.register_rules, registration.RULED)],
+    [(shf.register, IMPLEMENTATION), (register_patched, PATCHED_IMPLEMENTATION)],
 )
 def test_attention_and_masks_are_registered_together(register, name):
     AttentionInterface._global_mapping.pop(name, None)
@@ -204,7 +209,7 @@ def test_a_static_cache_is_filled_without_a_mask(name):
 # 3. transformers looks for these in the name of an implementation.
 
 
-@pytest.mark.parametrize("name", [registration.NAME, registration.RULED])
+@pytest.mark.parametrize("name", [IMPLEMENTATION, PATCHED_IMPLEMENTATION])
 @pytest.mark.parametrize("part", ["sdpa", "flash", "flex_attention", "/", "eager", "paged"])
 def test_names_mean_nothing_to_transformers(name, part):
     assert part not in name
@@ -385,7 +390,7 @@ TEMPERATURES: list[tuple[str, dict[str, Any], str]] = [
 @torch.no_grad()
 def test_a_length_temperature_of_the_model_s_own_is_mentioned(name, options, found):
     model = small(name, **options)
-    assert own_temperature(model).startswith(found)
+    assert describe_length_temperature(model).startswith(found)
     ids = torch.arange(3, 15)[None]
     model.set_attn_implementation("eager")
     expected = model(input_ids=ids)[0]
@@ -398,20 +403,23 @@ def test_a_length_temperature_of_the_model_s_own_is_mentioned(name, options, fou
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_no_family_of_the_table_has_one(name):
-    assert own_temperature(family_model(name)) is None
+    assert describe_length_temperature(family_model(name)) is None
 
 
 def test_llama_4_without_its_temperature():
-    assert own_temperature(small("Llama4Text", **LLAMA_4, attn_temperature_tuning=False)) is None
+    assert (
+        describe_length_temperature(small("Llama4Text", **LLAMA_4, attn_temperature_tuning=False))
+        is None
+    )
 
 
-# 8. Options that are not served.
+# 8. Options that are not supported.
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_an_unknown_keyword_is_named(name):
     model, inputs = family_model(name), FAMILIES[name].example()
-    match = r"Attention passes made_up_option to its attention, which sharpmax does not serve"
+    match = r"Attention passes made_up_option to its attention, which sharpmax does not support"
     with pytest.raises(NotImplementedError, match=match), shf.sharpen(model, PLAIN):
         run(model, inputs, made_up_option=1)
     with shf.sharpen(model, PLAIN):  # said to be off

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hf.small import tokenizer
 from sharpmax import UserError
-from sharpmax.hf.scan.prompts import choose
+from sharpmax.hf.scan.prompts import choose_prompt
 
 TOKENIZER = tokenizer()
 
@@ -20,7 +20,7 @@ def text_of(tokens):
 
 
 def test_the_maximum_is_the_prompt_of_figure_3():
-    prompt = choose("max", TOKENIZER, seed=3)
+    prompt = choose_prompt("max", TOKENIZER, seed=3)
     found = re.fullmatch(
         r"What is the maximum in the following sequence: ([\d, ]+)\? The maximum is:",
         text_of(prompt.tokens(9)),
@@ -29,20 +29,20 @@ def test_the_maximum_is_the_prompt_of_figure_3():
     assert len(numbers) == 9
     assert all(0 <= number <= 999 for number in numbers)
     assert prompt.unit == "numbers"
-    assert prompt.lengths == (8, 16, 32, 64, 128, 256, 512)
+    assert prompt.default_lengths == (8, 16, 32, 64, 128, 256, 512)
 
 
 def test_longer_ones_begin_as_shorter_ones_do():
-    prompt = choose("max", TOKENIZER, seed=3)
+    prompt = choose_prompt("max", TOKENIZER, seed=3)
     short, long = (text_of(prompt.tokens(n)).partition("? ")[0] for n in (5, 600))
     assert long.startswith(short)
-    assert prompt.tokens(20) == choose("max", TOKENIZER, seed=3).tokens(20)
-    assert prompt.tokens(20) != choose("max", TOKENIZER, seed=4).tokens(20)
+    assert prompt.tokens(20) == choose_prompt("max", TOKENIZER, seed=3).tokens(20)
+    assert prompt.tokens(20) != choose_prompt("max", TOKENIZER, seed=4).tokens(20)
 
 
 @given(length=st.integers(170, 900), seed=st.integers(0, 20))
 def test_a_passkey_prompt_has_exactly_the_length(length, seed):
-    prompt = choose("passkey", TOKENIZER, seed=seed)
+    prompt = choose_prompt("passkey", TOKENIZER, seed=seed)
     tokens = prompt.tokens(length)
     assert len(tokens) == length
     key = re.search(r"The passkey is (\d{5})\. Remember it: \1 is the passkey", text_of(tokens))
@@ -53,21 +53,21 @@ def test_a_passkey_prompt_has_exactly_the_length(length, seed):
 def test_a_text_is_cut(tmp_path):
     file = tmp_path / "text.txt"
     file.write_text("The quick brown fox.")
-    prompt = choose("text", TOKENIZER, text=file)
+    prompt = choose_prompt("text", TOKENIZER, text=file)
     assert text_of(prompt.tokens(9)) == "The quick"
-    assert (prompt.most, prompt.unit, prompt.name) == (20, "tokens", "text text.txt")
+    assert (prompt.max_length, prompt.unit, prompt.name) == (20, "tokens", "text text.txt")
 
 
 def test_an_own_function_gives_text_or_tokens():
-    assert choose(lambda n: "x" * n, TOKENIZER).tokens(3) == [ord("x")] * 3
-    assert choose(lambda n: [7] * n, TOKENIZER).tokens(3) == [7, 7, 7]
+    assert choose_prompt(lambda n: "x" * n, TOKENIZER).tokens(3) == [ord("x")] * 3
+    assert choose_prompt(lambda n: [7] * n, TOKENIZER).tokens(3) == [7, 7, 7]
 
     def story(length):
         return []
 
-    assert choose(story, TOKENIZER).name == "function story"
+    assert choose_prompt(story, TOKENIZER).name == "function story"
     with pytest.raises(UserError, match="story gave no tokens for length 4"):
-        choose(story, TOKENIZER).tokens(4)
+        choose_prompt(story, TOKENIZER).tokens(4)
 
 
 def test_files_that_are_no_text(tmp_path):
@@ -75,4 +75,4 @@ def test_files_that_are_no_text(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     for name, message in (("empty", "is empty"), ("binary", "is not a text"), (".", "is not a te")):
         with pytest.raises(UserError, match=message):
-            choose("text", TOKENIZER, text=tmp_path / name)
+            choose_prompt("text", TOKENIZER, text=tmp_path / name)

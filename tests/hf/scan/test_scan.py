@@ -26,11 +26,11 @@ from transformers import (
 
 import sharpmax as sx
 import sharpmax.hf as shf
-from hf.small import VOCABULARY, count_passes, llama, tokenizer
+from hf.small import VOCABULARY, assert_nothing_is_patched, count_passes, llama, tokenizer
 from sharpmax import UserError
-from sharpmax.hf.patch import attention, masks
+from sharpmax.hf.patch import attention
 from sharpmax.hf.scan import forward
-from sharpmax.hf.scan.labels import label, slopes
+from sharpmax.hf.scan.scan import entropy_slopes, label_head
 from sharpmax.results import Result
 
 TOKENIZER = tokenizer()
@@ -167,7 +167,7 @@ def test_no_matrix_of_tokens_by_tokens(monkeypatch, tmp_path):
     model = build("mistral")
     file = tmp_path / "text.txt"
     file.write_text("x" * 4000)
-    monkeypatch.setattr(masks, "sdpa_mask", lambda *a, **b: pytest.fail("made a matrix"))
+    monkeypatch.setattr(attention, "sdpa_mask", lambda *a, **b: pytest.fail("made a matrix"))
     sizes = {}
     for tokens in (1000, 4000):
         tracker = _Largest()
@@ -215,8 +215,7 @@ def test_the_model_is_as_it_was():
     shf.scan(model, TOKENIZER, [5])
     assert model.training
     assert model.config._attn_implementation == before
-    assert not attention.RULES
-    assert not attention.OBSERVERS
+    assert_nothing_is_patched()
 
 
 def test_saved_and_loaded(tmp_path):
@@ -263,7 +262,7 @@ def test_a_killed_scan_goes_on_to_the_same_numbers(tmp_path, monkeypatch):
 
 
 def test_a_text_that_changed_meanwhile_is_another_scan(tmp_path, monkeypatch):
-    file, resume, run = tmp_path / "a.txt", tmp_path / "part.json", forward.run
+    file, resume, run = tmp_path / "a.txt", tmp_path / "part.json", forward.measure_forward_pass
     options = {"prompt": "text", "text": file, "resume": resume}
 
     def dies(model, plan, tokens, *others):
@@ -271,7 +270,7 @@ def test_a_text_that_changed_meanwhile_is_another_scan(tmp_path, monkeypatch):
             raise Killed
         return run(model, plan, tokens, *others)
 
-    monkeypatch.setattr(forward, "run", dies)
+    monkeypatch.setattr(forward, "measure_forward_pass", dies)
     file.write_text("abcdefghijklmnop")
     with pytest.raises(Killed):
         shf.scan(llama(), TOKENIZER, [8, 16], **options)
@@ -305,7 +304,7 @@ def test_progress_rises_to_one():
     ],
 )
 def test_mistakes_are_named_before_any_work(options, message, monkeypatch):
-    monkeypatch.setattr(forward, "run", None)
+    monkeypatch.setattr(forward, "measure_forward_pass", None)
     with pytest.raises(UserError) as caught:
         shf.scan(llama(), TOKENIZER, **options)
     assert message in str(caught.value)
@@ -374,17 +373,17 @@ def test_a_layer_that_is_never_reached_is_named(monkeypatch):
 def test_slopes_and_labels():
     counts = np.array([10, 100, 1000])[:, None, None] * np.ones((1, 1, 2), int)
     entropy = np.log(counts) * np.array([1.0, 0.25]) + 0.5
-    np.testing.assert_allclose(slopes(entropy, counts), [[1.0, 0.25]])
-    assert np.isnan(slopes(entropy, counts * 0 + 7)).all()
+    np.testing.assert_allclose(entropy_slopes(entropy, counts), [[1.0, 0.25]])
+    assert np.isnan(entropy_slopes(entropy, counts * 0 + 7)).all()
     flat, none = np.array([0.5, 0.6]), np.zeros(2)
-    assert label(flat, none, 0.9, local=False) == "disperses"
-    assert label(flat, none, 0.1, local=False) == "stays sharp"
-    assert label(np.array([0.95, 0.97]), none, 1.0, local=False) == "uniform"
-    assert label(np.array([0.5, 0.97]), none, 1.0, local=False) == "disperses"
-    assert label(flat, np.array([0.0, 0.7]), 0.9, local=False) == "sink"
-    assert label(flat, np.array([0.7, 0.1]), 0.9, local=False) == "disperses"
-    assert label(flat, none, math.nan, local=False) == "unknown"
-    assert label(flat, none, 0.9, local=True) == "local"
+    assert label_head(flat, none, 0.9, local=False) == "disperses"
+    assert label_head(flat, none, 0.1, local=False) == "stays sharp"
+    assert label_head(np.array([0.95, 0.97]), none, 1.0, local=False) == "uniform"
+    assert label_head(np.array([0.5, 0.97]), none, 1.0, local=False) == "disperses"
+    assert label_head(flat, np.array([0.0, 0.7]), 0.9, local=False) == "sink"
+    assert label_head(flat, np.array([0.7, 0.1]), 0.9, local=False) == "disperses"
+    assert label_head(flat, none, math.nan, local=False) == "unknown"
+    assert label_head(flat, none, 0.9, local=True) == "local"
 
 
 def test_half_precision_weights_give_statistics_in_full():

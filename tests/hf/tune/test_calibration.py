@@ -13,7 +13,7 @@ from hf.families import FAMILIES
 from hf.small import llama, random_tokens
 from sharpmax import Constant
 from sharpmax._errors import UserError
-from sharpmax.hf.model_info import fingerprint
+from sharpmax.hf.model_info import weights_fingerprint
 from sharpmax.hf.tune.calibration import LIMIT, Architecture, ByRate, Head
 
 
@@ -21,7 +21,7 @@ def made(model, *heads, start=8):
     """A calibration of these (layer, head, rate)."""
     return shf.Calibration(
         model="tiny",
-        weights=fingerprint(model),
+        weights=weights_fingerprint(model),
         architecture=Architecture.of(model),
         method={"choose": "by hand"},
         from_tokens=start,

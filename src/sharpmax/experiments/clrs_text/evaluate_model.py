@@ -17,7 +17,7 @@ from sharpmax.experiments.clrs_text.data import Sample
 from sharpmax.experiments.clrs_text.model import Decoder, check_context_length, open_decoder
 from sharpmax.experiments.clrs_text.tokenization import Example
 from sharpmax.experiments.jobs import ReportShare
-from sharpmax.hf.scan import forward
+from sharpmax.hf.scan.forward import Selection, measure_forward_pass
 from sharpmax.results import Result
 
 EXTRA_TOKENS = 4
@@ -139,13 +139,13 @@ def _count_correct(
 
 def _measure_entropy(decoder: Decoder, samples: list[Sample], most: int) -> dict[str, Any]:
     """Return, by size, the mean entropy [layer, head] at the last token of `most` questions."""
-    plan = forward.Plan.of(decoder.model, None, None)
+    selection = Selection.create(decoder.model)
     entropy: dict[str, Any] = {}
     for size in dict.fromkeys(sample.size for sample in samples):
         chosen = [sample for sample in samples if sample.size == size][:most]
         measured = []
         for example in decoder.tokenizer.encode(chosen):
-            result = forward.run(decoder.model, plan, list(example.question), None, lambda: None)
+            result = measure_forward_pass(decoder.model, selection, list(example.question))
             measured.append(result.arrays["last_entropy"])
         if measured:
             entropy[str(size)] = np.mean(measured, axis=0).tolist()

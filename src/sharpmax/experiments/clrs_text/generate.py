@@ -32,7 +32,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from sharpmax._errors import MissingExtraError, UserError
-from sharpmax._files import writing_atomically
+from sharpmax._files import open_atomically
 from sharpmax.experiments.clrs_text.algorithms import (
     DECIMALS,
     SAMPLES,
@@ -160,7 +160,7 @@ def write_file(job: FileJob, report_share: ReportShare = lambda share: None) -> 
     """Write all sizes and seeds of one algorithm."""
     digest, rows = hashlib.sha256(), 0
     pairs = list(product(job.sizes, job.seeds))
-    with writing_atomically(job.path) as stream:
+    with open_atomically(job.path) as stream:
         for done, (size, seed) in enumerate(pairs):
             for question, answer in generate_examples(job.algorithm, size, seed, job.samples):
                 row = {

@@ -13,8 +13,8 @@ from transformers import GemmaConfig, GemmaForCausalLM, PreTrainedModel
 from sharpmax._errors import UserError
 from sharpmax.experiments.clrs_text.config import SMALL, Training
 from sharpmax.experiments.clrs_text.tokenization import Example, QATokenizer, build_tokenizer
-from sharpmax.hf.loading.catalogue import quiet
 from sharpmax.hf.loading.loader import load
+from sharpmax.hf.quiet import quiet_transformers
 
 
 class Decoder(NamedTuple):
@@ -84,7 +84,7 @@ def save_decoder(model: Any, tokenizer: QATokenizer, folder: Path) -> None:
     """Save a folder for `from_pretrained` and `sharpmax scan`, complete or not at all."""
     temporary = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(temporary, ignore_errors=True)
-    with quiet():
+    with quiet_transformers():
         model.save_pretrained(temporary)
         tokenizer.tokenizer.save_pretrained(temporary)
     shutil.rmtree(folder, ignore_errors=True)

@@ -17,8 +17,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
-from sharpmax.hf.certify.projections import affine, grouped, number_of_heads, numbers, rows
-from sharpmax.hf.patch.layers import Layer
+from sharpmax.hf.certify.projections import affine, grouped, numbers, rows
+from sharpmax.hf.patch.layers import Layer, count_heads
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -76,7 +76,7 @@ def _like_llama(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
     """RMSNorm or LayerNorm, q_proj and k_proj with or without bias, perhaps a norm of each head's
     queries and keys, rotary positions.
     """
-    heads = number_of_heads(layer)
+    heads = count_heads(layer)
     key_heads = heads // module.num_key_value_groups
     kind = "layernorm" if hasattr(module, "q_layernorm") else "norm"
     return Wiring(
@@ -95,7 +95,7 @@ def _olmo2(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
     """The input is the residual stream itself, but queries and keys of all heads are normalised
     together.
     """
-    heads = number_of_heads(layer)
+    heads = count_heads(layer)
     key_heads = heads // module.num_key_value_groups
     return Wiring(
         norm=None,
@@ -109,7 +109,7 @@ def _olmo2(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
 
 def _phi3(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
     """Queries, keys and values in one projection, one after the other."""
-    heads, dim = number_of_heads(layer), module.head_dim
+    heads, dim = count_heads(layer), module.head_dim
     weight, bias = affine(module, "qkv_proj")
     first, then = heads * dim, (heads + module.num_key_value_heads) * dim
     key = rows(weight[first:then], bias[first:then], module.num_key_value_heads)
@@ -123,7 +123,7 @@ def _phi3(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
 
 def _gpt_neox(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
     """Query, key and value of a head stand together."""
-    weight, bias = rows(*affine(module, "query_key_value"), number_of_heads(layer))
+    weight, bias = rows(*affine(module, "query_key_value"), count_heads(layer))
     dim = weight.shape[1] // 3
     return Wiring(
         norm=_around(model, layer).input_layernorm,
@@ -135,7 +135,7 @@ def _gpt_neox(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
 
 def _gpt2(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
     """Positions are in the input, which the LayerNorm clamps like all of it."""
-    heads = number_of_heads(layer)
+    heads = count_heads(layer)
     weight, bias = affine(module, "c_attn")
     size = len(weight) // 3
     return Wiring(
@@ -149,7 +149,7 @@ def _gpt2(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
 
 def _bert(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
     """Normalised after each block: the input comes out of the block before, or the embeddings."""
-    heads = number_of_heads(layer)
+    heads = count_heads(layer)
     before, _, _ = layer.name.rpartition(".attention.self")
     blocks, _, number = before.rpartition(".")
     norm = (
@@ -168,7 +168,7 @@ def _bert(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
 
 def _modernbert(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
     """The first layer reads the embeddings, which have been normalised already."""
-    heads = number_of_heads(layer)
+    heads = count_heads(layer)
     weight, bias = affine(module, "Wqkv")
     size = len(weight) // 3
     norm = _around(model, layer).attn_norm
@@ -188,7 +188,7 @@ def _t5(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
     """
     if module.is_decoder:
         raise UserError("T5 is certified by its encoder: give model.get_encoder()")
-    heads = number_of_heads(layer)
+    heads = count_heads(layer)
     tables = [one for one in model.modules() if hasattr(one, "relative_attention_bias")]
     table = numbers(tables[0].relative_attention_bias.weight, "relative_attention_bias.weight")  # type: ignore[union-attr,arg-type]
     return Wiring(

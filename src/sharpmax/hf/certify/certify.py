@@ -13,9 +13,14 @@ from transformers import PreTrainedModel
 from sharpmax import theory
 from sharpmax._errors import UserError
 from sharpmax.hf.certify.bounds import spread_bounds
-from sharpmax.hf.patch.layers import Layer, attention_layers, growing_temperature
-from sharpmax.hf.scan.inputs import context_of, reads_two_texts
-from sharpmax.hf.scan.scan import Scan, described
+from sharpmax.hf.model_info import (
+    context_length,
+    describe_growing_temperature,
+    describe_model,
+    is_encoder_decoder,
+)
+from sharpmax.hf.patch.layers import Layer, attention_layers
+from sharpmax.hf.scan.scan import Scan
 from sharpmax.results import Result, Stopwatch
 
 if TYPE_CHECKING:
@@ -89,9 +94,9 @@ def certify(
         arrays["measured_spread"] = _measured(model, bounds, scan)
     return Certificate(
         config={
-            **described(model, name, notes),
+            **describe_model(model, name, notes),
             "epsilons": list(EPSILONS),
-            "context": context_of(model),
+            "context": context_length(model),
             "scan": None if scan is None else _of_scan(scan),
         },
         seeds=(),
@@ -108,12 +113,12 @@ def certify(
 
 def _refuse(model: PreTrainedModel) -> None:
     """What no table of wirings would tell."""
-    if reads_two_texts(model):
+    if is_encoder_decoder(model):
         raise UserError(
             f"{type(model).__name__} is an encoder-decoder: certify its encoder, "
             "model.get_encoder()"
         )
-    growing = growing_temperature(model)
+    growing = describe_growing_temperature(model)
     if growing is not None:
         raise UserError(
             f"{type(model).__name__} cannot be certified: its spread has no bound, by {growing}"

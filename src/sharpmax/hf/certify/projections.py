@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from sharpmax._errors import UserError
-from sharpmax.hf.patch.layers import Layer, heads_of
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -46,13 +45,6 @@ def affine(owner: nn.Module, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 def rows(weight: np.ndarray, bias: np.ndarray, heads: int) -> Rows:
     return weight.reshape(heads, -1, weight.shape[1]), bias.reshape(heads, -1)
-
-
-def number_of_heads(layer: Layer) -> int:
-    found = heads_of(layer)
-    if found is None:
-        raise UserError(f"{type(layer.module).__name__} does not say how many heads it has")
-    return found
 
 
 def grouped(rows: Rows, heads: int) -> Rows:

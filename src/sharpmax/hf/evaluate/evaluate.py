@@ -19,10 +19,8 @@ from sharpmax.hf.evaluate.conditions import PLAIN, Arm, arms_of
 from sharpmax.hf.evaluate.marks import Keeper, Marks
 from sharpmax.hf.evaluate.scoring import answers, require_language_model
 from sharpmax.hf.evaluate.tasks import Case, Task, UserTask, cases, task_of
-from sharpmax.hf.model_info import fingerprint
-from sharpmax.hf.patch.context import evaluating
-from sharpmax.hf.patch.parity import require_support
-from sharpmax.hf.scan.scan import described
+from sharpmax.hf.model_info import describe_model, weights_fingerprint
+from sharpmax.hf.patch.layers import evaluation_mode, require_support
 from sharpmax.hf.tune.calibration import Calibration
 from sharpmax.policies import PAPER, Policy
 from sharpmax.results import Result, Stopwatch
@@ -111,7 +109,7 @@ def evaluate(
     )
     arms = arms_of(model, {"paper": PAPER} if policies is None else policies)
     config = {
-        **described(model, name, notes),
+        **describe_model(model, name, notes),
         "task": kind.name,
         "unit": kind.unit,
         "lengths": list(made),
@@ -122,9 +120,9 @@ def evaluate(
         "arms": {name: arm.described() for name, arm in arms.items()},
     }
     marks = Marks.empty(len(made), len(arms), prompts, questions)
-    keeper = Keeper.open(resume, config | {"weights_sha256": fingerprint(model)}, marks)
+    keeper = Keeper.open(resume, config | {"weights_sha256": weights_fingerprint(model)}, marks)
     bar = _Bar(progress, made, len(arms))
-    with evaluating(model):
+    with evaluation_mode(model):
         for place, some in enumerate(made.values()):
             for number, case in enumerate(some):
                 for column, arm in enumerate(arms.values()):

@@ -14,8 +14,8 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
-from sharpmax.hf.scan.inputs import check_lengths, context_of
-from sharpmax.hf.scan.prompts import Passkey, encoded, maximum_question, plain
+from sharpmax.hf.model_info import context_length
+from sharpmax.hf.scan.prompts import Passkey, check_lengths, encode, maximum_question
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def cases(
         ]
         for length in sorted(set(lengths))
     }
-    context = context_of(model)
+    context = context_length(model)
     tokens = {length: max(case.tokens for case in some) for length, some in made.items()}
     for length, count in tokens.items():
         if context is not None and count > context:
@@ -130,8 +130,8 @@ def _case(tokenizer: Any, rows: Sequence[tuple[str, str]]) -> Case:
     A text is cut into tokens together with its answer, as a model that writes it would see it: cut
     apart, many tokenizers begin the answer with another token.
     """
-    asked = [encoded(tokenizer, text) for text, _ in rows]
-    whole = [encoded(tokenizer, text + answer) for text, answer in rows]
+    asked = [encode(tokenizer, text) for text, _ in rows]
+    whole = [encode(tokenizer, text + answer) for text, answer in rows]
     starts = [_common([ask, all_of_it]) for ask, all_of_it in zip(asked, whole, strict=True)]
     # A question keeps a token at least: it is where the answer begins to be predicted.
     shared = min(_common(whole) if len(whole) > 1 else min(starts), min(starts) - 1)
@@ -166,9 +166,9 @@ def passkey(tokenizer: Any, length: int, questions: int, generator: np.random.Ge
     """One five-digit number hidden somewhere in filler: `length` tokens with the question."""
     _one("passkey", questions)
     key, depth = int(generator.integers(10_000, 100_000)), float(generator.random())
-    hidden = Passkey.of(tokenizer, key)
+    hidden = Passkey.create(tokenizer, key)
     prompt = hidden.tokens(length, depth)
-    both = plain(tokenizer, f"{Passkey.QUESTION} {key}")
+    both = encode(tokenizer, f"{Passkey.QUESTION} {key}", special_tokens=False)
     start = _common([hidden.question, both])
     context = prompt[: length - len(hidden.question)]
     return Case(tuple(context), (tuple(both[:start]),), (tuple(both[start:]),))

@@ -1,28 +1,52 @@
-"""The attention function that Hugging Face models call, and what it has been told about each of
-their layers.
+"""The attention function and the masks that patched models use, and how transformers finds them.
+
+transformers looks both up by the name of an attention implementation. They are registered together:
+an attention function without a mask function gets no mask at all, for every model and without a
+warning, so that padding, windows and causality are lost.
+
+What sharpmax knows about a layer is in one place, `LAYER_STATES`.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import (
+    prepare_padding_mask,
+    sdpa_mask,
+    sliding_window_bidirectional_mask_function,
+    sliding_window_causal_mask_function,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.output_capturing import _active_collector
 
-from sharpmax.hf.patch.masks import Window
-from sharpmax.policies import Constant, Policy, needs_entropy
+from sharpmax.policies import PAPER, Constant, Policy, needs_entropy
 from sharpmax.torch import scaled_dot_product_attention
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Num
 
 PLAIN = Constant(1.0)
+"""The policy of plain attention."""
 
-HARMLESS = frozenset(
+IMPLEMENTATION = "sharpmax"
+"""The `attn_implementation` of `register`. It must contain none of "sdpa", "flash",
+"flex_attention" and "/": transformers searches names for these words and then behaves differently.
+"""
+
+PATCHED_IMPLEMENTATION = "sharpmax_rules"
+"""The implementation of a model while it is patched: each layer follows its own rules."""
+
+HARMLESS_KEYWORDS = frozenset(
     (
         "cache_position",
         "deterministic",
@@ -45,28 +69,65 @@ HARMLESS = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """Sharpen these heads of a layer by this policy."""
+    """Sharpen some heads of a layer by a policy.
+
+    Attributes:
+        policy: The policy.
+        heads: The numbers of the heads, or None for all heads.
+    """
 
     policy: Policy
     heads: frozenset[int] | None
-    """All of them if None."""
 
 
-RULES: WeakKeyDictionary[nn.Module, tuple[Rule, ...]] = WeakKeyDictionary()
-"""What holds for a layer; of several rules for one head the last one counts."""
+@dataclass(eq=False)
+class Patch:
+    """One reason why a model is patched: a `with` block that is being run.
+
+    It must not refer to the model or its layers: it is a value of `LAYER_STATES`, whose keys would
+    then never be freed.
+
+    Attributes:
+        configs: The configs that were changed, each with the implementation it named before any
+            patch.
+        forward_passes: How often the model has run since.
+        attention_calls: How often one of its layers has computed attention since.
+    """
+
+    configs: list[tuple[Any, str | None]]
+    forward_passes: int = 0
+    attention_calls: int = 0
+
 
 Observer = Callable[[dict[str, Any]], Tensor]
-OBSERVERS: WeakKeyDictionary[nn.Module, Observer] = WeakKeyDictionary()
-"""Who computes a layer's attention instead, to look at it: a function of the arguments of
-`sharpmax.torch.scaled_dot_product_attention`."""
+"""Computes a layer's attention in order to measure it. Takes the arguments of
+`sharpmax.torch.scaled_dot_product_attention` as a dictionary and returns the output."""
 
-CALLS: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
-"""How often a layer that has rules was computed here."""
+
+@dataclass(eq=False)
+class LayerState:
+    """Everything that sharpmax knows about one attention layer.
+
+    Attributes:
+        rules: What holds for its heads. Where two rules name one head, the last one counts.
+        observer: Computes the layer's attention, if it is being measured.
+        patches: The patches that hold it. Without any, the layer is not patched.
+        equals_eager: Whether a check has found that patching alone changes no answers.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    observer: Observer | None = None
+    patches: list[Patch] = field(default_factory=list)
+    equals_eager: bool = False
+
+
+LAYER_STATES: WeakKeyDictionary[nn.Module, LayerState] = WeakKeyDictionary()
+"""The state of each layer that is patched, or was checked."""
 
 
 @dataclass(frozen=True)
-class ByHead:
-    """A policy that follows each head's last rule."""
+class PolicyByHead:
+    """A policy that applies each head's last rule, and 1 to heads without a rule."""
 
     rules: tuple[Rule, ...]
     by_head: ClassVar[bool] = True
@@ -78,29 +139,29 @@ class ByHead:
     def __call__(
         self,
         entropy: Float[Tensor, "batch kv_heads group query"],
-        count: Float[Tensor, "batch kv_heads group query"],
+        count: Num[Tensor, "batch kv_heads group query"],
         /,
-    ) -> Any:
+    ) -> Float[Tensor, "batch kv_heads group query"]:
         factor = torch.ones_like(entropy)
-        number = torch.arange(entropy.shape[1] * entropy.shape[2], device=entropy.device)
-        head = number.view(entropy.shape[1], entropy.shape[2], 1)
+        numbers = torch.arange(entropy.shape[1] * entropy.shape[2], device=entropy.device)
+        head = numbers.view(entropy.shape[1], entropy.shape[2], 1)
         for rule in self.rules:
             answer = rule.policy(entropy, count)
             if rule.heads is None:
                 factor = answer if isinstance(answer, Tensor) else torch.full_like(factor, answer)
             else:
-                chosen = torch.isin(head, torch.tensor(sorted(rule.heads), device=head.device))
-                factor = torch.where(chosen, answer, factor)
+                selected = torch.isin(head, torch.tensor(sorted(rule.heads), device=head.device))
+                factor = torch.where(selected, answer, factor)
         return factor
 
 
-def policy_of(rules: tuple[Rule, ...]) -> Policy | ByHead:
-    """One policy for a layer."""
-    everywhere = [place for place, rule in enumerate(rules) if rule.heads is None]
-    rules = rules[everywhere[-1] :] if everywhere else rules
+def combine_rules(rules: tuple[Rule, ...]) -> Policy | PolicyByHead:
+    """Return one policy that does what the rules of a layer say."""
+    for_all_heads = [number for number, rule in enumerate(rules) if rule.heads is None]
+    rules = rules[for_all_heads[-1] :] if for_all_heads else rules
     if not rules:
         return PLAIN
-    return rules[0].policy if len(rules) == 1 and rules[0].heads is None else ByHead(rules)
+    return rules[0].policy if len(rules) == 1 and rules[0].heads is None else PolicyByHead(rules)
 
 
 def attend(
@@ -115,15 +176,17 @@ def attend(
     dropout: float = 0.0,
     softcap: float | None = None,
     s_aux: Float[Tensor, " heads"] | None = None,
-    position_bias: Float[Tensor, "1 heads query key"] | None = None,
+    position_bias: Float[Tensor, "#batch heads query key"] | None = None,
     is_causal: bool | None = None,
     output_attentions: bool | None = None,
     **others: Any,
 ) -> tuple[Float[Tensor, "batch query heads value_dim"], None]:
-    """What transformers calls in each layer; the layer's rules, or else `default`, say how much to
-    sharpen. A query that sees nothing, padding, gives zeros.
+    """Compute one layer's attention; transformers calls this in each layer.
+
+    The rules of a patched layer say how much to sharpen, and `default` in a layer that is not
+    patched. A query that sees nothing, such as padding, gives zeros.
     """
-    _refuse(module, output_attentions, others)
+    _refuse_options(module, output_attentions, others)
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     arguments = {
         "query": query,
@@ -134,22 +197,33 @@ def attend(
         "enable_gqa": True,
         "softcap": softcap,
         "sinks": s_aux,
-        **_visible(attention_mask, position_bias, causal=bool(causal), queries=query.shape[2]),
+        **_mask_arguments(attention_mask, position_bias, bool(causal), query.shape[2]),
     }
     _check_window(module, attention_mask, others.get("sliding_window"), arguments)
-    rules = RULES.get(module)
-    arguments["policy"] = default if rules is None else policy_of(rules)
-    if rules is not None:
-        CALLS[module] = CALLS.get(module, 0) + 1
-    observer = OBSERVERS.get(module)
-    output = observer(arguments) if observer else scaled_dot_product_attention(**arguments)
+    state = LAYER_STATES.get(module)
+    if state is None or not state.patches:
+        output = scaled_dot_product_attention(**arguments, policy=default)
+    else:
+        for patch in state.patches:
+            patch.attention_calls += 1
+        arguments["policy"] = combine_rules(state.rules)
+        output = (
+            scaled_dot_product_attention(**arguments)
+            if state.observer is None
+            else state.observer(arguments)
+        )
     return output.transpose(1, 2).contiguous(), None
 
 
-def _refuse(module: nn.Module, output_attentions: bool | None, others: dict[str, Any]) -> None:
-    """An option that is not served may change the scores, so it is never dropped."""
+def _refuse_options(
+    module: nn.Module, output_attentions: bool | None, others: dict[str, Any]
+) -> None:
+    """Refuse options that are not supported: they may change the logits."""
     name = type(module).__name__
-    if output_attentions or _collects_weights():
+    # transformers may be collecting the weights of all layers, although not every model passes
+    # `output_attentions` on, and a config may ask for it too. It would return an empty tuple.
+    collected = _active_collector.get() or ()
+    if output_attentions or any(key.endswith("attentions") for key in collected):
         raise NotImplementedError(
             f"{name}: sharpmax holds no matrix of weights to return for output_attentions=True; "
             'use attn_implementation="eager" for the matrix or sharpmax.hf.scan for its statistics'
@@ -157,31 +231,24 @@ def _refuse(module: nn.Module, output_attentions: bool | None, others: dict[str,
     unknown = sorted(
         keyword
         for keyword, value in others.items()
-        if value is not None and keyword not in HARMLESS
+        if value is not None and keyword not in HARMLESS_KEYWORDS
     )
     if unknown:
         raise NotImplementedError(
-            f"{name} passes {', '.join(unknown)} to its attention, which sharpmax does not serve; "
-            'use attn_implementation="eager" for this model'
+            f"{name} passes {', '.join(unknown)} to its attention, which sharpmax does not "
+            'support; use attn_implementation="eager" for this model'
         )
 
 
-def _collects_weights() -> bool:
-    """Whether transformers is collecting the layers' weights and would return an empty tuple of
-    them: not every model passes `output_attentions` on, and a config may ask for it as well.
-    """
-    return any(key.endswith("attentions") for key in _active_collector.get() or ())
-
-
-def _visible(
-    mask: Tensor | None, bias: Tensor | None, *, causal: bool, queries: int
+def _mask_arguments(
+    mask: Tensor | None, bias: Tensor | None, causal: bool, queries: int
 ) -> dict[str, Any]:
-    """The mask that `make_mask` made, or the user gave, as attention's arguments."""
-    if isinstance(mask, Window):
+    """Return the arguments of attention for a mask that `make_mask` or the user has made."""
+    if isinstance(mask, WindowMask):
         return {"attn_mask": bias, "is_causal": mask.causal, "window": mask.window}
     if mask is None:
-        # Without a mask one query is a decoding step, which sees all keys; several stand at the
-        # beginning of the keys, and what is left of them in a static cache is empty.
+        # Without a mask one query is a decoding step, which sees all keys. Several queries stand at
+        # the beginning of the keys, and what follows them in a static cache is empty.
         return {"attn_mask": bias, "is_causal": causal and queries > 1}
     if bias is None:
         return {"attn_mask": mask}
@@ -194,10 +261,197 @@ def _visible(
 def _check_window(
     module: nn.Module, mask: Tensor | None, window: int | None, arguments: dict[str, Any]
 ) -> None:
-    """A window that the model speaks of and its mask does not have would be lost in silence."""
+    """Refuse a layer with a sliding window whose model has made no mask for it."""
     keys = arguments["key"].shape[2]
     if mask is None and window is not None and keys > window and arguments["query"].shape[2] > 1:
         raise NotImplementedError(
             f"{type(module).__name__} has a sliding window of {window} tokens, but its model made "
-            f"no mask for {keys}: sharpmax does not serve it"
+            f"no mask for {keys}: sharpmax does not support it"
         )
+
+
+_GETTERS: tuple[Any, ...] = (Tensor.shape, Tensor.dtype, Tensor.device, Tensor.ndim, Tensor.layout)
+_METADATA = {Tensor.dim, Tensor.size} | {getter.__get__ for getter in _GETTERS}
+"""What can be read from a mask without its content."""
+
+
+class WindowMask(torch.Tensor):
+    """The mask of a sliding window, [batch, 1, query, key], stored as two numbers.
+
+    The attention function reads the numbers. Any other operation, such as a model that slices or
+    inverts its mask, acts on the boolean matrix that this stands for.
+
+    Attributes:
+        window: Query i sees key j if |i - j| < window,
+        causal: and j <= i, if this is true.
+        dense: Makes the matrix.
+    """
+
+    window: int
+    causal: bool
+    dense: Callable[[], Tensor | None]
+
+    @staticmethod
+    def create(
+        shape: tuple[int, int, int, int],
+        device: torch.device | str,
+        window: int,
+        causal: bool,
+        dense: Callable[[], Tensor | None],
+    ) -> WindowMask:
+        """Return the mask of this shape without allocating it."""
+        scalar = torch.zeros((), dtype=torch.bool, device=device)
+        mask = torch.Tensor._make_subclass(WindowMask, scalar.expand(shape))
+        mask.window, mask.causal, mask.dense = window, causal, dense
+        return mask
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunctionSubclass():
+            if func not in _METADATA:
+                args, kwargs = tree_map(_as_matrix, (args, kwargs))
+            return func(*args, **kwargs)
+
+
+def _as_matrix(value: Any) -> Any:
+    return value.dense() if isinstance(value, WindowMask) else value
+
+
+def make_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    *,
+    attention_mask: Tensor | None = None,
+    local_size: int | None = None,
+    allow_is_causal_skip: bool = True,
+    allow_is_bidirectional_skip: bool = False,
+    device: torch.device | str = "cpu",
+    **others: Any,
+) -> Tensor | None:
+    """Make the mask for one kind of layer; transformers calls this once per forward pass and kind.
+
+    transformers' own `sdpa_mask` makes it, except for a sliding window over one whole sequence, for
+    which that would allocate a matrix of tokens by tokens.
+
+    Returns:
+        None for attention that is causal or bidirectional without exception, as `module.is_causal`
+        says; a `WindowMask`; or the boolean matrix, True where a key may be seen.
+    """
+    dense = functools.partial(
+        sdpa_mask,
+        batch_size,
+        q_length,
+        kv_length,
+        q_offset,
+        kv_offset,
+        attention_mask=attention_mask,
+        local_size=local_size,
+        device=device,
+        **others,
+    )
+    padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
+    # A window that covers everything is left to sdpa_mask, which then makes no mask.
+    whole = q_length == kv_length > 1 and not torch.compiler.is_compiling()
+    if (
+        (allow_is_causal_skip or allow_is_bidirectional_skip)
+        and local_size is not None
+        and whole
+        and kv_length >= local_size
+        and int(q_offset) == int(kv_offset) == 0
+        and (padding is None or bool(padding.all()))
+    ):
+        unskipped = functools.partial(
+            dense, allow_is_causal_skip=False, allow_is_bidirectional_skip=False
+        )
+        shape = (batch_size, 1, q_length, kv_length)
+        function = others.get("mask_function")
+        # transformers counts the token itself in a causal window, but not in a bidirectional one.
+        if _same_function(function, sliding_window_causal_mask_function(local_size)):
+            return WindowMask.create(shape, device, local_size, True, unskipped)
+        if _same_function(function, sliding_window_bidirectional_mask_function(local_size)):
+            return WindowMask.create(shape, device, local_size + 1, False, unskipped)
+    return dense(
+        allow_is_causal_skip=allow_is_causal_skip,
+        allow_is_bidirectional_skip=allow_is_bidirectional_skip,
+    )
+
+
+def _same_function(first: Any, second: Any) -> bool:
+    """Return whether two mask functions have the same code and close over the same numbers.
+
+    Chunked attention has a local size too, but other code than a window.
+    """
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        return len(first) == len(second) and all(map(_same_function, first, second))
+    if not isinstance(first, FunctionType) or not isinstance(second, FunctionType):
+        return type(first) is type(second) is int and first == second
+    closures = [
+        tuple(cell.cell_contents for cell in function.__closure__ or ())
+        for function in (first, second)
+    ]
+    return first.__code__ is second.__code__ and _same_function(*closures)
+
+
+def register(policy: Policy = PAPER) -> None:
+    """Register `attn_implementation="sharpmax"` with transformers.
+
+    Afterwards `from_pretrained`, `set_attn_implementation` and every tool that passes the name on
+    accept it. All heads of such a model are sharpened by `policy`, in training too. Registering
+    again changes the policy of all such models.
+
+    Args:
+        policy: A function of (entropy, count) that returns the inverse temperature.
+            `sharpmax.Constant(1.0)` is plain attention.
+
+    Raises:
+        TypeError: `policy` is not callable.
+
+    Example:
+        shf.register(sharpmax.LogLength(0.5))
+        model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sharpmax")
+    """
+    if not callable(policy):
+        raise TypeError(
+            f"policy must be a function of (entropy, count), got {policy!r}; "
+            "sharpmax.Constant(1.0) is plain attention"
+        )
+    _register(IMPLEMENTATION, functools.partial(attend, policy))
+
+
+def register_patched() -> None:
+    """Register the implementation that patched models name."""
+    _register(PATCHED_IMPLEMENTATION, functools.partial(attend, PLAIN))
+
+
+def _register(name: str, function: Callable[..., Any]) -> None:
+    AttentionInterface.register(name, function)
+    AttentionMaskInterface.register(name, make_mask)
+
+
+def registered_policy() -> Policy:
+    """Return the policy that was given to `register`."""
+    policy: Policy = ALL_ATTENTION_FUNCTIONS[IMPLEMENTATION].args[0]
+    return policy
+
+
+def detect_use() -> Callable[[], bool]:
+    """Return a function that tells whether any layer has used the registered attention since.
+
+    The layers of some models call another kernel, whatever the implementation is called, and
+    nothing else would reveal it.
+    """
+    used = False
+
+    def attend_and_note(*arguments: Any, **options: Any) -> Any:
+        nonlocal used
+        used = True
+        return attend(*arguments, **options)
+
+    _register(IMPLEMENTATION, functools.partial(attend_and_note, registered_policy()))
+    return lambda: used

@@ -1,13 +1,16 @@
-"""One forward pass of a model with an eye on some of its layers."""
+"""Run one forward pass and record attention statistics for selected layers and heads.
+
+The statistics come from the logits of each row; no matrix of tokens by tokens is held.
+"""
 
 from __future__ import annotations
 
 import inspect
 import time
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,126 +18,282 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
-from sharpmax.hf.patch import attention
-from sharpmax.hf.patch.context import evaluating, ruled
-from sharpmax.hf.patch.layers import Layer, attention_layers, chosen, heads_of, select
-from sharpmax.hf.scan.statistics import STATISTICS, Seen, observe
+from sharpmax.hf.patch.attention import PLAIN, Observer
+from sharpmax.hf.patch.layers import (
+    Layer,
+    attention_layers,
+    check_numbers,
+    count_heads,
+    evaluation_mode,
+    observed_layers,
+    patched_attention,
+    select_layers,
+)
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.policies import Policy
+from sharpmax.torch import (
+    AttentionStats,
+    attention,
+    attention_stats,
+    scaled_dot_product_attention,
+)
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+STATISTICS = (
+    "entropy",
+    "normalised_entropy",
+    "effective_tokens",
+    "max_weight",
+    "sink",
+    "spread",
+)
+
+LOGIT_ARGUMENTS = ("key", "attn_mask", "is_causal", "scale", "enable_gqa", "softcap", "window")
+"""The arguments of attention that, with the queries, decide the logits."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Which layers and heads to look at."""
+class Selection:
+    """Which layers and heads to measure.
 
-    every: list[Layer]
+    Attributes:
+        every_layer: All attention layers of the model.
+        layers: The layers to measure.
+        heads: The heads to measure in each of them.
+        all_heads: Whether these are all heads; a layer may then have fewer.
+    """
+
+    every_layer: list[Layer]
     layers: list[Layer]
     heads: list[int]
     all_heads: bool
 
     @staticmethod
-    def of(
-        model: PreTrainedModel, layers: Collection[int] | None, heads: Collection[int] | None
-    ) -> Plan:
-        every = attention_layers(model)
-        some = select(every, layers)
-        sizes = [heads_of(layer) for layer in some]
-        if None in sizes:
-            unknown = some[sizes.index(None)]
-            raise UserError(f"{type(unknown.module).__name__} does not say how many heads it has")
-        known = [size for size in sizes if size is not None]
+    def create(
+        model: PreTrainedModel,
+        layers: Collection[int] | None = None,
+        heads: Collection[int] | None = None,
+    ) -> Selection:
+        """Select layers and heads by their numbers; None selects all."""
+        every_layer = attention_layers(model)
+        selected = select_layers(every_layer, layers)
+        sizes = [count_heads(layer) for layer in selected]
         if heads is None:
-            return Plan(every, some, list(range(max(known))), True)
-        return Plan(every, some, chosen(heads, min(known), "heads"), False)
-
-    @property
-    def numbers(self) -> dict[str, list[int]]:
-        return {"layers": [layer.index for layer in self.layers], "heads": self.heads}
+            return Selection(every_layer, selected, list(range(max(sizes))), True)
+        return Selection(every_layer, selected, check_numbers(heads, min(sizes), "heads"), False)
 
 
 @dataclass(frozen=True)
-class Pass:
-    """What was seen, [layer, head]; NaN, or a count of 0, where a layer has fewer heads."""
+class PassStatistics:
+    """Attention statistics of one forward pass.
+
+    Attributes:
+        arrays: `last_NAME` and `mean_NAME` for each statistic, [layer, head], and `last_count`.
+            Where a layer has fewer heads they are NaN, and the count is 0.
+        seconds: How long the pass took.
+    """
 
     arrays: dict[str, np.ndarray]
     seconds: float
 
 
-class _Enough(Exception):  # noqa: N818 - not an error: all layers of the plan have been seen
+@dataclass(frozen=True)
+class _LayerStatistics:
+    """Statistics by name of one layer, [head]: at the last position, and the mean over positions.
+
+    `count` is the number of tokens that the last position sees.
+    """
+
+    last: dict[str, np.ndarray]
+    mean: dict[str, np.ndarray]
+    count: Int[np.ndarray, " head"]
+
+
+class _AllLayersMeasured(Exception):  # noqa: N818 - not an error: ends the pass early
     pass
 
 
 @torch.no_grad()
-def run(
+def measure_forward_pass(
     model: PreTrainedModel,
-    plan: Plan,
+    selection: Selection,
     tokens: list[int],
-    policy: Policy | None,
-    seen_one: Callable[[], None],
-) -> Pass:
-    """Let the model read the tokens, and look at the layers of the plan; `seen_one` is called after
-    each of them.
+    policy: Policy | None = None,
+    finish_layer: Callable[[], None] = lambda: None,
+) -> PassStatistics:
+    """Run a model on tokens and measure the selected layers.
+
+    The pass ends after the last of these layers. No keys and values are kept, and the output layer,
+    whose logits would take tokens times vocabulary numbers, is not reached.
+
+    Args:
+        model: The model.
+        selection: The layers and heads to measure.
+        tokens: The input.
+        policy: Sharpen the model by this policy, and measure the sharpened weights.
+        finish_layer: Called after each measured layer.
+
+    Raises:
+        UserError: The pass did not reach a selected layer.
     """
     begin = time.perf_counter()
-    found: dict[int, Seen] = {}
+    measured: dict[int, _LayerStatistics] = {}
 
-    def observer(layer: Layer) -> Callable[[dict[str, Any]], Tensor]:
-        def look(arguments: dict[str, Any]) -> Tensor:
-            output, seen = observe(arguments, None if plan.all_heads else plan.heads)
-            found[layer.index] = seen
-            seen_one()
-            if len(found) == len(plan.layers):
-                raise _Enough
+    def make_observer(layer: Layer) -> Observer:
+        def observe(arguments: dict[str, Any]) -> Tensor:
+            heads = None if selection.all_heads else selection.heads
+            output, measured[layer.index] = _measure_layer(arguments, heads)
+            finish_layer()
+            if len(measured) == len(selection.layers):
+                raise _AllLayersMeasured
             return output
 
-        return look
+        return observe
 
+    options: dict[str, Any] = {"input_ids": torch.tensor([tokens], device=model.device)}
+    if "use_cache" in inspect.signature(model.forward).parameters:
+        options["use_cache"] = False
     sharpened: AbstractContextManager[Any] = (
         nullcontext() if policy is None else sharpen(model, policy)
     )
-    with ruled(model, plan.every), sharpened:
-        for layer in plan.layers:
-            attention.OBSERVERS[layer.module] = observer(layer)
-        try:
-            _read(model, tokens)
-        except _Enough:
-            pass
-        finally:
-            for layer in plan.layers:
-                attention.OBSERVERS.pop(layer.module, None)
-    missing = [layer.name for layer in plan.layers if layer.index not in found]
+    with (
+        suppress(_AllLayersMeasured),
+        patched_attention(model, selection.every_layer),
+        sharpened,
+        observed_layers(selection.layers, make_observer),
+        evaluation_mode(model),
+    ):
+        model(**options)
+    missing = [layer.name for layer in selection.layers if layer.index not in measured]
     if missing:
         raise UserError(
             f"{type(model).__name__}: attention of {', '.join(missing[:3])} was not reached by a "
             "forward pass: this model is not supported"
         )
-    return Pass(_joined(plan, found), time.perf_counter() - begin)
+    return PassStatistics(_join_layers(selection, measured), time.perf_counter() - begin)
 
 
-def _read(model: PreTrainedModel, tokens: list[int]) -> None:
-    """Without keeping keys and values. The output layer, whose logits would take tokens times
-    vocabulary numbers, is not reached: `run` has seen enough before.
-    """
-    options: dict[str, Any] = {}
-    if "use_cache" in inspect.signature(model.forward).parameters:
-        options["use_cache"] = False
-    with evaluating(model):
-        model(input_ids=torch.tensor([tokens], device=model.device), **options)
-
-
-def _joined(plan: Plan, found: dict[int, Seen]) -> dict[str, np.ndarray]:
-    shape = (len(plan.layers), len(plan.heads))
-    extra = {name for seen in found.values() for name in seen.last if name not in STATISTICS}
+def _join_layers(
+    selection: Selection, measured: dict[int, _LayerStatistics]
+) -> dict[str, np.ndarray]:
+    shape = (len(selection.layers), len(selection.heads))
+    names = {name for layer in measured.values() for name in layer.last}
     arrays = {
-        f"{where}_{name}": np.full(shape, np.nan)
-        for name in (*STATISTICS, *sorted(extra))
-        for where in ("last", "mean")
+        f"{which}_{name}": np.full(shape, np.nan)
+        for name in (*STATISTICS, *sorted(names - set(STATISTICS)))
+        for which in ("last", "mean")
     }
     arrays["last_count"] = np.zeros(shape, np.int64)
-    for row, layer in enumerate(plan.layers):
-        seen = found[layer.index]
-        for where, values in (("last", seen.last), ("mean", seen.mean)):
-            for name, numbers in values.items():
-                arrays[f"{where}_{name}"][row, : len(numbers)] = numbers
-        arrays["last_count"][row, : len(seen.count)] = seen.count
+    for row, layer in enumerate(selection.layers):
+        statistics = measured[layer.index]
+        for which, values in (("last", statistics.last), ("mean", statistics.mean)):
+            for name, by_head in values.items():
+                arrays[f"{which}_{name}"][row, : len(by_head)] = by_head
+        arrays["last_count"][row, : len(statistics.count)] = statistics.count
     return arrays
+
+
+def _measure_layer(
+    arguments: dict[str, Any], heads: list[int] | None
+) -> tuple[Tensor, _LayerStatistics]:
+    """Compute a layer's attention by its policy, and the statistics of its (sharpened) weights."""
+    plain = arguments["policy"] == PLAIN
+    if plain and heads is None:
+        output, stats = attention(**arguments)
+        return output, _summarise(stats, arguments)
+    if plain:
+        output = scaled_dot_product_attention(**arguments)
+    else:
+        output, stats = attention(**arguments)
+        arguments = _fold_temperature(arguments, stats.inverse_temperature)
+    if heads is not None:
+        arguments = _select_heads(arguments, heads)
+    logits = {name: arguments[name] for name in LOGIT_ARGUMENTS if name in arguments}
+    stats = attention_stats(arguments["query"], policy=PLAIN, **logits)
+    return output, _summarise(stats, arguments)
+
+
+def _fold_temperature(
+    arguments: dict[str, Any], inverse_temperature: Float[Tensor, "batch heads query"]
+) -> dict[str, Any]:
+    """Return the arguments of plain attention with the same weights, by scaling its queries."""
+    mask = arguments.get("attn_mask")
+    if arguments["softcap"] is not None or (mask is not None and mask.dtype != torch.bool):
+        raise NotImplementedError(
+            "statistics of sharpened weights need logits that are plain products of queries and "
+            "keys; this layer has a softcap or a bias: scan it without a policy"
+        )
+    query = arguments["query"]
+    scaled = (query * inverse_temperature[..., None]).to(query.dtype)
+    return {**arguments, "query": scaled, "policy": PLAIN}
+
+
+def _select_heads(arguments: dict[str, Any], heads: list[int]) -> dict[str, Any]:
+    query, key = arguments["query"], arguments["key"]
+    group = query.shape[1] // key.shape[1]
+    selected = {
+        **arguments,
+        "query": query[:, heads],
+        "key": key[:, [head // group for head in heads]],
+    }
+    mask = arguments.get("attn_mask")
+    if mask is not None and mask.shape[1] > 1:
+        selected["attn_mask"] = mask[:, heads]
+    if arguments["sinks"] is not None:
+        selected["sinks"] = arguments["sinks"][heads]
+    return selected
+
+
+def _summarise(stats: AttentionStats, arguments: dict[str, Any]) -> _LayerStatistics:
+    """Reduce the rows of one prompt, [1, head, query], to numbers per head."""
+    entropy, log_sum_exp, count = stats.entropy, stats.log_sum_exp, stats.count
+    # The logit is rounded in another order than the sum, so the quotient may exceed 1 slightly.
+    sink = (_first_logit(arguments) - log_sum_exp).exp().clamp(max=1.0)
+    rows = {
+        "entropy": entropy,
+        "normalised_entropy": torch.where(count > 1, entropy / count.double().log(), torch.nan),
+        "effective_tokens": stats.effective_items,
+        "max_weight": stats.max_weight,
+        "sink": torch.where(count > 0, sink, 0.0),
+        "spread": stats.spread,
+    }
+    if arguments["sinks"] is not None:
+        learned = arguments["sinks"].to(log_sum_exp.dtype)[:, None]
+        rows["learned_sink"] = torch.sigmoid(learned - log_sum_exp)
+    numbers = {name: row[0].double().cpu().numpy() for name, row in rows.items()}
+    return _LayerStatistics(
+        last={name: row[:, -1] for name, row in numbers.items()},
+        mean={name: _mean_over_positions(row) for name, row in numbers.items()},
+        count=count[0, :, -1].cpu().numpy(),
+    )
+
+
+def _first_logit(arguments: dict[str, Any]) -> Float[Tensor, "batch heads query"]:
+    """Return each row's logit of the first token; -inf where it is hidden."""
+    query, key = arguments["query"], arguments["key"]
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    first_key = key[:, :, :1].repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    scale = arguments["scale"] if arguments["scale"] is not None else query.shape[-1] ** -0.5
+    # Not as a matrix product, which autocast would compute in half precision.
+    logit = scale * (query.to(dtype) * first_key.to(dtype)).sum(-1)
+    if arguments["softcap"] is not None:
+        logit = arguments["softcap"] * torch.tanh(logit / arguments["softcap"])
+    mask, window = arguments.get("attn_mask"), arguments.get("window")
+    if mask is not None and mask.dtype == torch.bool:
+        logit = logit.masked_fill(~mask[..., 0], -torch.inf)
+    elif mask is not None:
+        hidden = mask[..., 0] <= torch.finfo(mask.dtype).min
+        logit = (logit + mask[..., 0]).masked_fill(hidden, -torch.inf)
+    if window is not None:
+        logit[..., window:] = -torch.inf
+    return logit
+
+
+def _mean_over_positions(rows: Float[np.ndarray, "head query"]) -> Float[np.ndarray, " head"]:
+    """Average over positions without NaN: one that sees one token has no normalised entropy."""
+    known = ~np.isnan(rows)
+    number = known.sum(-1)
+    total = np.where(known, rows, 0.0).sum(-1)
+    return np.where(number > 0, total / np.maximum(number, 1), np.nan)

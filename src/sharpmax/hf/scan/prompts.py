@@ -1,82 +1,161 @@
-"""Inputs of any length for a scan: the paper's maximum, a text of the user's, a passkey.
+"""Prompts of any length for a scan: the paper's maximum, the user's text, a passkey.
 
-Longer ones begin as the shorter ones do, so that from one length to the next nothing changes but
-the length.
+A longer prompt begins as the shorter ones do, so that only the length changes from one to the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
+from sharpmax.hf.model_info import context_length, is_encoder_decoder
 
-UserPrompt = Callable[[int], "str | list[int]"]
-"""From a length to a text or to tokens."""
+PromptFunction = Callable[[int], "str | list[int]"]
+"""A user's prompt: from a length to a text or to tokens."""
 
-NUMBERS = tuple(2**power for power in range(3, 10))
+DEFAULT_NUMBERS = tuple(2**power for power in range(3, 10))
 """8 to 512 numbers."""
-TOKENS = tuple(2**power for power in range(6, 13))
+DEFAULT_TOKENS = tuple(2**power for power in range(6, 13))
 """64 to 4,096 tokens."""
 
 FILLER = (
     "The river runs past the mill and on to the sea. A heron stands in the shallows and waits. "
     "Clouds drift over the hills, and the road is quiet. Somebody has left a gate open. "
 )
-"""Said over and over, as in the passkey tests of long-context models."""
+"""Repeated around a passkey, as in the passkey tests of long-context models."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A kind of input: `tokens(length)` makes one."""
+    """A kind of prompt.
+
+    Attributes:
+        name: The name in results.
+        unit: What the length counts.
+        default_lengths: The lengths to use if none are given.
+        tokens: Makes the tokens of one length.
+        max_length: The longest that it can make, or None if there is no limit.
+    """
 
     name: str
     unit: str
-    """What the length counts."""
-    lengths: tuple[int, ...]
-    """Which are usual."""
+    default_lengths: tuple[int, ...]
     tokens: Callable[[int], list[int]]
-    most: int | None = None
-    """The longest that it can make."""
+    max_length: int | None = None
 
 
-def choose(
-    prompt: str | UserPrompt, tokenizer: Any, *, text: str | Path | None = None, seed: int = 0
+def choose_prompt(
+    prompt: str | PromptFunction,
+    tokenizer: Any,
+    *,
+    text: str | Path | None = None,
+    seed: int = 0,
 ) -> Prompt:
-    """The prompt of this name, or the user's own function of a length."""
+    """Return the prompt of this name, or the one that the user's function makes.
+
+    Raises:
+        UserError: The name is unknown, or `text` is missing, unreadable or not needed.
+    """
     if text is not None and prompt != "text":
         raise UserError(f'text={str(text)!r} goes with prompt="text", not with {prompt!r}')
     if callable(prompt):
-        return _own(prompt, tokenizer)
-    if prompt not in KINDS:
+        return _function_prompt(prompt, tokenizer)
+    if prompt == "max":
+        return _maximum_prompt(tokenizer, seed)
+    if prompt == "text":
+        return _text_prompt(tokenizer, text)
+    if prompt == "passkey":
+        return _passkey_prompt(tokenizer, seed)
+    raise UserError(
+        f"unknown prompt {prompt!r}: expected one of max, text, passkey, or a function of the "
+        "length"
+    )
+
+
+def make_inputs(
+    model: PreTrainedModel, prompt: Prompt, lengths: Sequence[int] | None
+) -> dict[int, list[int]]:
+    """Return the tokens of each length, or of the default lengths that fit the model.
+
+    All are made before the model reads any of them, so that mistakes are reported at once.
+
+    Raises:
+        UserError: The model does not read tokens, a length is not a positive integer, or a prompt
+            is too long for the text or for the model's context.
+    """
+    _require_token_model(model)
+    context = context_length(model)
+    if lengths is None:
+        usual = [n for n in prompt.default_lengths if n <= (prompt.max_length or n)]
+        inputs = {length: prompt.tokens(length) for length in usual}
+        fitting = {n: tokens for n, tokens in inputs.items() if len(tokens) <= (context or np.inf)}
+        if not fitting:
+            raise UserError(
+                f"none of the usual lengths of prompt {prompt.name!r} fits: give lengths"
+            )
+        return fitting
+    check_lengths(lengths)
+    for length in lengths:
+        if prompt.max_length is not None and length > prompt.max_length:
+            raise UserError(
+                f"length {length:,}: {prompt.name} has {prompt.max_length:,} tokens only; give a "
+                "longer text or smaller lengths"
+            )
+    inputs = {length: prompt.tokens(length) for length in sorted(set(lengths))}
+    for length, tokens in inputs.items():
+        if context is not None and len(tokens) > context:
+            fit = [n for n, shorter in inputs.items() if len(shorter) <= context]
+            raise UserError(
+                f"{length:,} {prompt.unit} are {len(tokens):,} tokens, and the context of this "
+                f"model is {context:,}: give lengths up to "
+                + (f"{max(fit):,}, of those asked for" if fit else "fewer than that")
+            )
+    return inputs
+
+
+def check_lengths(lengths: Sequence[int]) -> None:
+    """Refuse an empty list, and lengths that are not positive integers."""
+    if not lengths:
+        raise UserError("lengths is empty: give at least one, or None for the usual ones")
+    for length in lengths:
+        if isinstance(length, bool) or not isinstance(length, (int, np.integer)) or length < 1:
+            raise UserError(f"lengths must be whole numbers from 1 up, got {length!r}")
+
+
+def _require_token_model(model: PreTrainedModel) -> None:
+    if is_encoder_decoder(model):
+        raise UserError(f"{type(model).__name__} is an encoder-decoder: scan model.get_encoder()")
+    if model.main_input_name != "input_ids":
         raise UserError(
-            f"unknown prompt {prompt!r}: expected one of {', '.join(KINDS)}, or a function of the "
-            "length"
+            f"{type(model).__name__} reads {model.main_input_name} and not tokens: it cannot be "
+            "scanned with a text"
         )
-    return KINDS[prompt](tokenizer, text, seed)
 
 
-def maximum(tokenizer: Any, text: str | Path | None, seed: int) -> Prompt:
-    """The prompt of the paper's Figure 3, over whole numbers uniform in 0 to 999."""
+def _maximum_prompt(tokenizer: Any, seed: int) -> Prompt:
+    """Return the prompt of the paper's Figure 3, with numbers uniform in 0 to 999."""
 
     def tokens(length: int) -> list[int]:
         numbers = np.random.default_rng(seed).integers(0, 1000, size=length)
-        return encoded(tokenizer, maximum_question(numbers))
+        return encode(tokenizer, maximum_question(numbers))
 
-    return Prompt("max", "numbers", NUMBERS, tokens)
+    return Prompt("max", "numbers", DEFAULT_NUMBERS, tokens)
 
 
 def maximum_question(numbers: np.ndarray) -> str:
+    """Return the paper's question for the maximum of these numbers."""
     sequence = ", ".join(map(str, numbers))
     return f"What is the maximum in the following sequence: {sequence}? The maximum is:"
 
 
-def from_text(tokenizer: Any, text: str | Path | None, seed: int) -> Prompt:
-    """The first tokens of a file."""
+def _text_prompt(tokenizer: Any, text: str | Path | None) -> Prompt:
+    """Return the prompt of a file's first tokens."""
     if text is None:
         raise UserError('prompt="text" needs a file: give its path as text=')
     path = Path(text)
@@ -86,24 +165,41 @@ def from_text(tokenizer: Any, text: str | Path | None, seed: int) -> Prompt:
         raise UserError(f"{path} does not exist: give a text file") from error
     except (IsADirectoryError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a text file in UTF-8") from error
-    every = encoded(tokenizer, content)
-    if not every:
+    tokens = encode(tokenizer, content)
+    if not tokens:
         raise UserError(f"{path} is empty: give a text file with something in it")
-    return Prompt(f"text {path.name}", "tokens", TOKENS, lambda length: every[:length], len(every))
+    return Prompt(
+        f"text {path.name}", "tokens", DEFAULT_TOKENS, lambda length: tokens[:length], len(tokens)
+    )
 
 
-def passkey(tokenizer: Any, text: str | Path | None, seed: int) -> Prompt:
-    """One five-digit number hidden in filler, and the question for it: exactly `length` tokens."""
+def _passkey_prompt(tokenizer: Any, seed: int) -> Prompt:
+    """Return the prompt that hides one five-digit number in filler and asks for it."""
     generator = np.random.default_rng(seed)
     key, depth = int(generator.integers(10_000, 100_000)), float(generator.random())
-    hidden = Passkey.of(tokenizer, key)
-    usual = tuple(length for length in TOKENS if length >= hidden.least)
-    return Prompt("passkey", "tokens", usual, lambda length: hidden.tokens(length, depth))
+    passkey = Passkey.create(tokenizer, key)
+    usual = tuple(length for length in DEFAULT_TOKENS if length >= passkey.min_length)
+    return Prompt("passkey", "tokens", usual, lambda length: passkey.tokens(length, depth))
+
+
+def _function_prompt(function: PromptFunction, tokenizer: Any) -> Prompt:
+    name = getattr(function, "__name__", type(function).__name__)
+
+    def tokens(length: int) -> list[int]:
+        prompt = function(length)
+        if isinstance(prompt, str):
+            return encode(tokenizer, prompt)
+        numbers = [int(token) for token in prompt]
+        if not numbers:
+            raise UserError(f"the prompt function {name} gave no tokens for length {length}")
+        return numbers
+
+    return Prompt(f"function {name}", "length", DEFAULT_TOKENS, tokens)
 
 
 @dataclass(frozen=True)
 class Passkey:
-    """A number to be hidden in filler, as tokens."""
+    """The parts of a text that hides a number in filler, as tokens."""
 
     QUESTION: ClassVar[str] = "\nWhat is the passkey? The passkey is"
 
@@ -113,68 +209,42 @@ class Passkey:
     question: list[int]
 
     @staticmethod
-    def of(tokenizer: Any, key: int) -> Passkey:
+    def create(tokenizer: Any, key: int) -> Passkey:
         start = "There is a passkey hidden in this text. Remember it.\n"
         needle = f"\nThe passkey is {key}. Remember it: {key} is the passkey.\n"
         return Passkey(
-            encoded(tokenizer, start),
-            *(plain(tokenizer, text) for text in (needle, FILLER, Passkey.QUESTION)),
+            encode(tokenizer, start),
+            *(
+                encode(tokenizer, text, special_tokens=False)
+                for text in (needle, FILLER, Passkey.QUESTION)
+            ),
         )
 
     @property
-    def least(self) -> int:
-        """Tokens of a text without filler."""
+    def min_length(self) -> int:
+        """The number of tokens of a text without filler."""
         return len(self.start) + len(self.needle) + len(self.question)
 
     def tokens(self, length: int, depth: float) -> list[int]:
-        """Exactly `length` tokens, with the key at this share of the filler."""
-        if length < self.least:
+        """Return exactly `length` tokens, with the needle at this share of the filler."""
+        room = length - self.min_length
+        if room < 0:
             raise UserError(
-                f"a passkey prompt has at least {self.least} tokens, got length {length}"
+                f"a passkey prompt has at least {self.min_length} tokens, got length {length}"
             )
-        room = length - self.least
+        filler = self.filler * (room // len(self.filler) + 1)
         before = round(depth * room)
         return [
             *self.start,
-            *_repeated(self.filler, before),
+            *filler[:before],
             *self.needle,
-            *_repeated(self.filler, room - before),
+            *filler[: room - before],
             *self.question,
         ]
 
 
-KINDS: dict[str, Callable[[Any, str | Path | None, int], Prompt]] = {
-    "max": maximum,
-    "text": from_text,
-    "passkey": passkey,
-}
-
-
-def _own(function: UserPrompt, tokenizer: Any) -> Prompt:
-    name = getattr(function, "__name__", type(function).__name__)
-
-    def tokens(length: int) -> list[int]:
-        made = function(length)
-        if isinstance(made, str):
-            return encoded(tokenizer, made)
-        found = [int(token) for token in made]
-        if not found:
-            raise UserError(f"the prompt function {name} gave no tokens for length {length}")
-        return found
-
-    return Prompt(f"function {name}", "length", TOKENS, tokens)
-
-
-def encoded(tokenizer: Any, text: str) -> list[int]:
-    """With the special tokens that the model expects at the beginning."""
-    # verbose=False: a text that is longer than the model's context is cut, or refused, by us.
-    return list(tokenizer(text, verbose=False)["input_ids"])
-
-
-def plain(tokenizer: Any, text: str) -> list[int]:
-    """Without them."""
-    return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
-
-
-def _repeated(tokens: list[int], length: int) -> list[int]:
-    return (tokens * (length // len(tokens) + 1))[:length]
+def encode(tokenizer: Any, text: str, *, special_tokens: bool = True) -> list[int]:
+    """Return the tokens of a text, with the special tokens that the model expects around it."""
+    # verbose=False: we refuse texts that are longer than the context, with our own message.
+    encoding = tokenizer(text, add_special_tokens=special_tokens, verbose=False)
+    return list(encoding["input_ids"])

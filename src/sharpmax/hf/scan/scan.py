@@ -1,4 +1,4 @@
-"""How dispersed each head of a model is, over inputs of growing length."""
+"""Measure how dispersed each head of a model is, over inputs of growing length."""
 
 from __future__ import annotations
 
@@ -6,53 +6,77 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from transformers import PreTrainedModel
 
 from sharpmax.hf.checkpoint import Parts
-from sharpmax.hf.model_info import fingerprint
-from sharpmax.hf.patch.layers import own_temperature
-from sharpmax.hf.patch.parity import require_support
-from sharpmax.hf.scan import forward, labels
-from sharpmax.hf.scan.forward import Plan
-from sharpmax.hf.scan.inputs import inputs_of
-from sharpmax.hf.scan.prompts import UserPrompt, choose
+from sharpmax.hf.model_info import describe_model, weights_fingerprint
+from sharpmax.hf.patch.layers import require_support
+from sharpmax.hf.scan import forward
+from sharpmax.hf.scan.forward import Selection
+from sharpmax.hf.scan.prompts import PromptFunction, choose_prompt, make_inputs
 from sharpmax.policies import Policy
 from sharpmax.results import Result, Stopwatch
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+UNIFORM = 0.9
+SINK = 0.5
+DISPERSES = 0.5
+
+LABELS = {
+    "local": "it sees a window and not the whole input, so that adding tokens adds none to it",
+    "sink": f"at the longest input it rests on the first token: {SINK:g} or more of its weight",
+    "uniform": f"its entropy is {UNIFORM:g} or more of the most possible at every length: it "
+    "averages, and never was sharp",
+    "disperses": f"its entropy grows by {DISPERSES:g} nats or more for each nat of log n: the "
+    f"tokens it is spread over grow like n to the power of {DISPERSES:g} or faster",
+    "stays sharp": f"its entropy grows by less than {DISPERSES:g} nats for each nat of log n",
+    "unknown": "there is only one length, so nothing can be said of growth",
+}
+"""When a head gets a label; the first that fits counts. The thresholds are conventions, the same
+for every model, and are stored with every result."""
 
 Progress = Callable[[float], None]
 """Told the share of the work that is done, 0 to 1."""
 
 
 class Scan(Result):
-    """What `scan` found: arrays [length, layer, head]."""
+    """What `scan` measured: attention statistics per head over growing inputs.
+
+    The properties give arrays [length, layer, head] at the last position of each input. `arrays`
+    also holds means over positions, as `mean_entropy` and so on. Where a layer has fewer heads than
+    others, its rows end in NaN.
+    """
 
     kind: Literal["scan"] = "scan"
 
     @property
     def lengths(self) -> list[int]:
+        """The lengths that were asked for, in the unit of the prompt."""
         return list(self.config["lengths"])
 
     @property
     def tokens(self) -> list[int]:
-        """How many tokens each input had."""
+        """The number of tokens of each input."""
         return list(self.measurements["tokens"])
 
     @property
     def labels(self) -> list[list[str]]:
-        """By layer and head."""
+        """One word per head, by layer and head: `measurements["rules"]` defines them."""
         return [list(row) for row in self.measurements["labels"]]
 
     @property
     def slopes(self) -> np.ndarray:
-        """Growth of entropy in nats for each nat of log n, [layer, head]."""
+        """Growth of entropy in nats per nat of log(visible tokens), [layer, head]."""
         return self.arrays["slopes"]
 
     @property
     def entropy(self) -> np.ndarray:
-        """In nats, at the last position, as all of these; `arrays` has the means over positions."""
+        """Entropy of the weights, in nats."""
         return self.arrays["last_entropy"]
 
     @property
@@ -62,7 +86,7 @@ class Scan(Result):
 
     @property
     def effective_tokens(self) -> np.ndarray:
-        """exp(entropy)."""
+        """exp(entropy): over how many equal tokens the head would be as spread."""
         return self.arrays["last_effective_tokens"]
 
     @property
@@ -81,13 +105,20 @@ class Scan(Result):
         return self.arrays["last_spread"]
 
     def heads(self, label: str) -> list[tuple[int, int]]:
-        """(layer, head) of all heads with this label."""
+        """Return all heads with a label.
+
+        Args:
+            label: One of `labels`, such as "disperses".
+
+        Returns:
+            Pairs of a layer's number and a head's number.
+        """
         layers, heads = self.measurements["layers"], self.measurements["heads"]
         return [
             (layer["index"], head)
             for layer, row in zip(layers, self.labels, strict=True)
-            for head, found in zip(heads, row, strict=True)
-            if found == label
+            for head, its_label in zip(heads, row, strict=True)
+            if its_label == label
         ]
 
 
@@ -95,7 +126,7 @@ def scan(
     model: PreTrainedModel,
     tokenizer: Any,
     lengths: Sequence[int] | None = None,
-    prompt: str | UserPrompt = "max",
+    prompt: str | PromptFunction = "max",
     *,
     text: str | Path | None = None,
     layers: Collection[int] | None = None,
@@ -107,38 +138,68 @@ def scan(
     resume: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Scan:
-    """Measure the attention of each head on one input of each length, by one forward pass a length
-    and without a matrix of tokens by tokens: memory grows with the length, not with its square.
+    """Measure how spread out the attention of each head is as inputs grow.
 
-    `prompt` is `"max"` (the paper's Figure 3; lengths count numbers), `"text"` (the first tokens of
-    the file `text`), `"passkey"`, or a function from a length to a text or a list of tokens.
-    `layers` and `heads` limit what is measured, and the pass ends after the last such layer.
-    With a `policy` the model is sharpened by it, and the sharpened weights are measured.
-    `resume` names a file that keeps finished lengths, for the same call to go on from; it stays,
-    so that nothing is lost before the result is saved. `forget` removes it.
+    Runs one forward pass per length and holds no matrix of tokens by tokens: memory grows with the
+    length, not with its square.
+
+    Args:
+        model: A transformers model that reads tokens: a decoder or an encoder.
+        tokenizer: Its tokenizer.
+        lengths: The lengths to measure, or None for the usual ones that fit the model's context.
+        prompt: `"max"` (the question of the paper's Figure 3; lengths count numbers), `"text"` (the
+            first tokens of a file), `"passkey"` (a number hidden in filler), or a function from a
+            length to a text or a list of tokens.
+        text: The file for `prompt="text"`.
+        layers: Numbers of the attention layers to measure, negative ones from the end. None means
+            all. The pass ends after the last of them.
+        heads: Numbers of the heads to measure in each layer. None means all.
+        policy: Sharpen the model by this policy, and measure the sharpened weights.
+        seed: The seed of the random numbers in prompts.
+        name: What the result calls the model.
+        notes: What a reader of the result must know about the model.
+        resume: A checkpoint file for finished lengths. The same call resumes from it. It stays, so
+            that nothing is lost before the result is saved; `forget` removes it.
+        progress: Called with the share of the work that is done, 0 to 1.
+
+    Returns:
+        The statistics and a label for each head.
+
+    Raises:
+        UserError: The architecture is not supported, a layer or head does not exist, a prompt does
+            not fit the model, or the checkpoint belongs to another scan.
+        NotImplementedError: A policy was given for a model with a softcap or a bias on its logits.
+
+    Example:
+        scan = shf.scan(model, tokenizer, lengths=[8, 64, 512])
+        scan.heads("disperses")
     """
     watch = Stopwatch()
-    plan = Plan.of(model, layers, heads)
+    selection = Selection.create(model, layers, heads)
     require_support(model)
-    kind = choose(prompt, tokenizer, text=text, seed=seed)
-    inputs = inputs_of(model, kind, lengths)
+    chosen = choose_prompt(prompt, tokenizer, text=text, seed=seed)
+    inputs = make_inputs(model, chosen, lengths)
     config = {
-        **described(model, name, notes),
-        "prompt": kind.name,
-        "unit": kind.unit,
+        **describe_model(model, name, notes),
+        "prompt": chosen.name,
+        "unit": chosen.unit,
         "lengths": list(inputs),
-        "inputs_sha256": _digest_of_inputs(inputs),
+        "inputs_sha256": hashlib.sha256(json.dumps(list(inputs.values())).encode()).hexdigest(),
         "seed": seed,
         "policy": None if policy is None else repr(policy),
-        **plan.numbers,
+        "layers": [layer.index for layer in selection.layers],
+        "heads": selection.heads,
     }
-    parts = Parts.open(resume, config | {"weights_sha256": fingerprint(model)})
-    bar = _Bar(progress, [len(tokens) for tokens in inputs.values()], len(plan.layers))
+    parts = Parts.open(resume, config | {"weights_sha256": weights_fingerprint(model)})
+    bar = _Bar(progress, [len(tokens) for tokens in inputs.values()], len(selection.layers))
     for length, tokens in inputs.items():
         if length not in parts.done:
-            parts.add(length, forward.run(model, plan, tokens, policy, bar.layer))
+            parts.add(
+                length,
+                forward.measure_forward_pass(model, selection, tokens, policy, bar.layer),
+            )
         bar.length()
-    return _result(config, plan, inputs, parts, watch)
+    return _result(config, selection, inputs, parts, watch)
 
 
 class _Bar:
@@ -160,60 +221,95 @@ class _Bar:
         self.report(sum(self.shares[: self.done]))
 
 
-def described(model: PreTrainedModel, name: str | None, notes: Sequence[str]) -> dict[str, Any]:
-    """A model, as results name it."""
-    own = own_temperature(model)
-    added = () if own is None else (f"the model has a length temperature of its own: {own}",)
-    return {
-        "model": name or model.config._name_or_path or type(model).__name__,
-        "architecture": type(model).__name__,
-        "model_type": model.config.model_type,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "device": model.device.type,
-        "notes": [*notes, *added],
-    }
-
-
-def _digest_of_inputs(inputs: dict[int, list[int]]) -> str:
-    return hashlib.sha256(json.dumps(list(inputs.values())).encode()).hexdigest()
-
-
 def _result(
     config: dict[str, Any],
-    plan: Plan,
+    selection: Selection,
     inputs: dict[int, list[int]],
     parts: Parts,
     watch: Stopwatch,
 ) -> Scan:
-    found = [parts.done[length] for length in inputs]
-    arrays = {name: np.stack([one.arrays[name] for one in found]) for name in found[0].arrays}
-    tokens = [len(some) for some in inputs.values()]
+    passes = [parts.done[length] for length in inputs]
+    arrays = {
+        name: np.stack([statistics.arrays[name] for statistics in passes])
+        for name in passes[0].arrays
+    }
+    tokens = [len(prompt) for prompt in inputs.values()]
     count = arrays["last_count"]
-    arrays["slopes"] = labels.slopes(arrays["last_entropy"], count)
+    arrays["slopes"] = entropy_slopes(arrays["last_entropy"], count)
+    # A head that does not see the whole input has a window.
     local = (count[-1] > 0) & (count[-1] < tokens[-1])
-    names = labels.all_labels(arrays, local)
     layers = [
         {
             "index": layer.index,
             "name": layer.name,
             "window": int(count[-1, row].max()) if local[row].any() else None,
         }
-        for row, layer in enumerate(plan.layers)
+        for row, layer in enumerate(selection.layers)
     ]
-    known = arrays["slopes"]
     scan = Scan(
         config=config,
         seeds=(config["seed"],),
         measurements={
             "tokens": tokens,
             "layers": layers,
-            "heads": plan.heads,
-            "labels": names,
-            "slopes": [[None if np.isnan(one) else float(one) for one in row] for row in known],
-            "seconds": [round(one.seconds, 3) for one in found],
-            "rules": labels.RULES,
+            "heads": selection.heads,
+            "labels": [
+                [_label_of(arrays, layer, head, tokens[-1]) for head in range(local.shape[1])]
+                for layer in range(local.shape[0])
+            ],
+            "slopes": [
+                [None if np.isnan(slope) else float(slope) for slope in row]
+                for row in arrays["slopes"]
+            ],
+            "seconds": [round(statistics.seconds, 3) for statistics in passes],
+            "rules": LABELS,
         },
         provenance=watch.provenance(),
     )
     return scan.with_arrays(**arrays)
+
+
+def entropy_slopes(
+    entropy: Float[np.ndarray, "length layer head"], count: Int[np.ndarray, "length layer head"]
+) -> Float[np.ndarray, "layer head"]:
+    """Return the growth of entropy in nats per nat of log n, by least squares.
+
+    n is the number of visible tokens. Where it does not change, the slope is NaN.
+    """
+    logs = np.log(np.maximum(count, 1))
+    logs = logs - logs.mean(0)
+    power = (logs**2).sum(0)
+    covered = (logs * (entropy - entropy.mean(0))).sum(0)
+    return np.where(power > 1e-12, covered / np.where(power > 1e-12, power, 1.0), np.nan)
+
+
+def _label_of(arrays: dict[str, np.ndarray], layer: int, head: int, tokens: int) -> str:
+    """Return the label of a head at the last position; empty where the layer has fewer heads."""
+    visible = arrays["last_count"][-1, layer, head]
+    if visible == 0:
+        return ""
+    return label_head(
+        arrays["last_normalised_entropy"][:, layer, head],
+        arrays["last_sink"][:, layer, head],
+        float(arrays["slopes"][layer, head]),
+        local=bool(visible < tokens),
+    )
+
+
+def label_head(
+    normalised_entropy: Float[np.ndarray, " length"],
+    sink: Float[np.ndarray, " length"],
+    slope: float,
+    *,
+    local: bool,
+) -> str:
+    """Return the label of one head; see `LABELS`."""
+    if local:
+        return "local"
+    if sink[-1] >= SINK:
+        return "sink"
+    if normalised_entropy.min() >= UNIFORM:
+        return "uniform"
+    if np.isnan(slope):
+        return "unknown"
+    return "disperses" if slope >= DISPERSES else "stays sharp"

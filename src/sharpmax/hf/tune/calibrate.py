@@ -22,9 +22,8 @@ from transformers import PreTrainedModel
 from sharpmax._errors import UserError
 from sharpmax.hf.evaluate.scoring import answers, require_language_model
 from sharpmax.hf.evaluate.tasks import Case, Task, UserTask, cases, task_of
-from sharpmax.hf.model_info import fingerprint
-from sharpmax.hf.patch.context import evaluating
-from sharpmax.hf.patch.parity import require_support
+from sharpmax.hf.model_info import weights_fingerprint
+from sharpmax.hf.patch.layers import evaluation_mode, require_support
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.tune import head_profiles
 from sharpmax.hf.tune.calibration import Architecture, Calibration, Head
@@ -102,7 +101,7 @@ def calibrate(
             f"long={settings['long']} of fewer: give longer long inputs"
         )
     bar = _Bar(progress, len(low), len(high) * (1 + len(RATES) * (choose == "answers")))
-    with evaluating(model):
+    with evaluation_mode(model):
         found = _measure(model, low, high, choose, bar)
         chosen = _chosen(found, choose)
         draft = _draft(model, name, found, chosen, settings, start)
@@ -220,7 +219,7 @@ def _draft(
         )
     return Calibration(
         model=name or model.config._name_or_path or type(model).__name__,
-        weights=fingerprint(model),
+        weights=weights_fingerprint(model),
         architecture=Architecture.of(model),
         method=settings,
         from_tokens=start,

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
 from sharpmax._files import refuse_overwriting, write_atomically
-from sharpmax.hf.patch.layers import attention_layers, heads_of
+from sharpmax.hf.patch.layers import attention_layers, count_heads
 from sharpmax.results import read_marked
 
 if TYPE_CHECKING:
@@ -65,12 +65,8 @@ class Architecture(_Part):
     @staticmethod
     def of(model: PreTrainedModel) -> Architecture:
         layers = attention_layers(model)
-        heads = [heads_of(layer) for layer in layers]
-        if None in heads:
-            unknown = layers[heads.index(None)]
-            raise UserError(f"{type(unknown.module).__name__} does not say how many heads it has")
-        known = tuple(size for size in heads if size is not None)
-        return Architecture(model_type=model.config.model_type, layers=len(layers), heads=known)
+        heads = tuple(count_heads(layer) for layer in layers)
+        return Architecture(model_type=model.config.model_type, layers=len(layers), heads=heads)
 
 
 class Head(_Part):

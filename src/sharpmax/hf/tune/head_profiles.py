@@ -13,10 +13,14 @@ from transformers import PreTrainedModel
 
 from sharpmax.hf.evaluate.scoring import answer_rows, ask, log_probability, read
 from sharpmax.hf.evaluate.tasks import Case
-from sharpmax.hf.patch import attention
-from sharpmax.hf.patch.context import ruled
-from sharpmax.hf.patch.layers import Layer, attention_layers
-from sharpmax.hf.scan.statistics import OF_LOGITS
+from sharpmax.hf.patch.attention import PLAIN
+from sharpmax.hf.patch.layers import (
+    Layer,
+    attention_layers,
+    observed_layers,
+    patched_attention,
+)
+from sharpmax.hf.scan.forward import LOGIT_ARGUMENTS
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.tune.calibration import Architecture
 from sharpmax.torch import attention_stats, scaled_dot_product_attention
@@ -46,21 +50,16 @@ def entropies(
 
         return look
 
-    with torch.no_grad(), ruled(model, layers):
+    with torch.no_grad(), patched_attention(model, layers):
         cache = read(model, case)
-        for layer in layers:
-            attention.OBSERVERS[layer.module] = observer(layer)
-        try:
+        with observed_layers(layers, observer):
             ask(model, case, cache)
-        finally:
-            for layer in layers:
-                attention.OBSERVERS.pop(layer.module, None)
     return found
 
 
 def _entropy(arguments: dict[str, Any], factor: float) -> Float[Tensor, "questions heads query"]:
     """Of softmax(factor * logits)."""
-    some = {name: arguments[name] for name in OF_LOGITS if name in arguments}
+    some = {name: arguments[name] for name in LOGIT_ARGUMENTS if name in arguments}
     mask = some.get("attn_mask")
     if factor != 1 and mask is not None and mask.dtype != torch.bool:
         raise NotImplementedError(
@@ -70,7 +69,7 @@ def _entropy(arguments: dict[str, Any], factor: float) -> Float[Tensor, "questio
     some["scale"] = factor * (some.get("scale") or size**-0.5)
     if some.get("softcap") is not None:
         some["softcap"] *= factor  # factor * cap * tanh(x / cap), as sharpening has it
-    return attention_stats(arguments["query"], policy=attention.PLAIN, **some).entropy
+    return attention_stats(arguments["query"], policy=PLAIN, **some).entropy
 
 
 def benefits(model: PreTrainedModel, case: Case) -> Float[np.ndarray, "layers heads"]:

@@ -10,7 +10,7 @@ import notebook_pages
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-COMMITTED = sorted((Path(__file__).parents[1] / "docs" / "notebooks").glob("*.ipynb"))
+COMMITTED = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.ipynb"))
 PICTURE = base64.b64encode(b"a picture").decode()
 
 

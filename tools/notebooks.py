@@ -1,10 +1,9 @@
-"""The notebooks of docs/notebooks, run from top to bottom: what one reads in them is what the code
-prints. `make notebooks` after the library or a notebook has changed.
+"""Execute the notebooks in docs/notebooks. Run `make notebooks` after changing the library or one.
 
-    python docs/notebooks.py [--out FOLDER] [NAME ...]
+    python tools/notebooks.py [--out FOLDER] [NAME ...]
 
-Nothing of the machine stays in them: no times, no paths, no warnings. A cell whose output has one
-of the last two is refused by name.
+Outputs hold nothing that depends on the machine: timings are removed, and a cell that prints a path
+or a warning is refused.
 """
 
 from __future__ import annotations
@@ -26,28 +25,26 @@ from sharpmax._files import write_atomically
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "notebooks"
 PATIENCE = 600
-"""Seconds that a kernel may take to start, and a cell to run, on a busy machine."""
+"""Time limit in seconds for a kernel to start and for a cell to run, on a busy machine."""
 
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
 ABSOLUTE = re.compile(r"(?<![\w.:/<])(?:~|[A-Z]:)?[/\\][\w.-]+[/\\][\w./\\-]+|0x[0-9a-f]{6,}")
-"""Two folders deep, or an address in memory: of one machine, or of one run."""
+"""A path of two or more folders, or a memory address."""
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
-    "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # the debugger's word about frozen modules
+    "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # no warning about frozen modules
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "PYTHONWARNINGS": "ignore:IProgress not found",  # by tqdm, whose bars are not shown here
+    "PYTHONWARNINGS": "ignore:IProgress not found",  # tqdm's bars are not shown here
 }
 
 
-def executed(notebook: nbformat.NotebookNode, folder: Path) -> nbformat.NotebookNode:
-    """The notebook with fresh outputs. It runs as if in docs/notebooks of a clone made of `folder`,
-    so that what it writes goes there.
-    """
+def execute(notebook: nbformat.NotebookNode, folder: Path) -> nbformat.NotebookNode:
+    """Return the notebook with fresh outputs, run in a scratch clone so that its files go there."""
     here = folder / "docs" / "notebooks"
     here.mkdir(parents=True)
     (folder / "results").symlink_to(ROOT / "results")
@@ -60,30 +57,30 @@ def executed(notebook: nbformat.NotebookNode, folder: Path) -> nbformat.Notebook
         record_timing=False,
         resources={"metadata": {"path": str(here)}},
     )
-    # Through files of this folder: no port is opened for others to find.
+    # Sockets in this folder instead of ports that other users could reach.
     manager = client.create_kernel_manager()
     manager.transport, manager.connection_file = "ipc", str(folder / "kernel.json")
-    # Without the settings and the history of whoever runs it.
-    own = {"IPYTHONDIR": str(folder / "ipython")}
+    # Ignore the IPython settings and history of the user.
+    settings = {"IPYTHONDIR": str(folder / "ipython")}
     try:
-        client.execute(env={**os.environ, **ENVIRONMENT, **own})
+        client.execute(env={**os.environ, **ENVIRONMENT, **settings})
     except CellExecutionError as error:
-        source = " ".join(fresh.cells[_failed(fresh)].source.split())
+        source = " ".join(fresh.cells[_failed_cell(fresh)].source.split())
         raise UserError(f"{error.ename}: {error.evalue}, in {source[:60]!r}…") from error
     return fresh
 
 
-def _failed(notebook: nbformat.NotebookNode) -> int:
-    """The place of the cell with an error."""
+def _failed_cell(notebook: nbformat.NotebookNode) -> int:
+    """Return the index of the cell that raised."""
     return next(
-        place
-        for place, cell in enumerate(notebook.cells)
+        index
+        for index, cell in enumerate(notebook.cells)
         if any(output.output_type == "error" for output in cell.get("outputs", []))
     )
 
 
-def cleaned(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
-    """Without what differs from run to run; an output that should not be there is refused."""
+def clean(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
+    """Remove what differs from run to run; raise UserError for an output that depends on the machine."""
     notebook.metadata = nbformat.from_dict(METADATA)
     for number, cell in enumerate(notebook.cells, start=1):
         cell.metadata = nbformat.from_dict({})
@@ -94,14 +91,16 @@ def cleaned(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode
                 output.metadata = nbformat.from_dict({})
             if output.output_type == "error" or output.get("name") == "stderr":
                 text = output.get("evalue") or output.get("text", "")
-                raise UserError(f"{name}, cell {number} has a warning or an error: {text.strip()}")
-            if found := ABSOLUTE.search(shown(output)):
-                raise UserError(f"{name}, cell {number} shows {found.group()!r}, of this machine")
+                raise UserError(f"{name}, cell {number} printed a warning or an error: {text.strip()}")
+            if match := ABSOLUTE.search(output_text(output)):
+                raise UserError(
+                    f"{name}, cell {number} prints {match.group()!r}, which depends on the machine"
+                )
     return notebook
 
 
-def shown(output: nbformat.NotebookNode) -> str:
-    """What an output says in words."""
+def output_text(output: nbformat.NotebookNode) -> str:
+    """Return the text of an output."""
     if output.output_type == "stream":
         return str(output.text)
     return "\n".join(
@@ -109,10 +108,10 @@ def shown(output: nbformat.NotebookNode) -> str:
     )
 
 
-def run(path: Path, target: Path) -> None:
+def update(path: Path, target: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
-        fresh = cleaned(executed(notebook, Path(folder)), path.name)
+        fresh = clean(execute(notebook, Path(folder)), path.name)
     nbformat.validate(fresh)
     content = nbformat.writes(fresh).rstrip("\n") + "\n"
     write_atomically(target, content.encode())
@@ -123,12 +122,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Run the notebooks of docs/notebooks.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="such as the_paper; default: all")
     parser.add_argument("--out", type=Path, default=FOLDER, help="where to write them")
-    asked = parser.parse_args()
-    there = {path.stem: path for path in sorted(FOLDER.glob("*.ipynb"))}
-    for name in asked.names or there:
-        if name not in there:
-            raise UserError(f"no notebook {name!r}: expected one of {', '.join(there)}")
-        run(there[name], asked.out / there[name].name)
+    options = parser.parse_args()
+    available = {path.stem: path for path in sorted(FOLDER.glob("*.ipynb"))}
+    for name in options.names or available:
+        if name not in available:
+            raise UserError(f"no notebook {name!r}: expected one of {', '.join(available)}")
+        update(available[name], options.out / available[name].name)
 
 
 if __name__ == "__main__":

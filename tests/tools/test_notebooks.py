@@ -14,7 +14,7 @@ import pytest
 
 from sharpmax import UserError
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 COMMITTED = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.(\d+))?(?:e[+-]?\d+)?")
 LARGEST = 1.2e6  # bytes
@@ -40,19 +40,20 @@ def differs(old: str, new: str) -> bool:
 
 
 def words(cell: nbformat.NotebookNode) -> str:
-    return "\n".join(notebooks.shown(output) for output in cell.get("outputs", []))
+    return "\n".join(notebooks.output_text(output) for output in cell.get("outputs", []))
 
 
 def pictures(cell: nbformat.NotebookNode) -> int:
     return sum("image/png" in output.get("data", {}) for output in cell.get("outputs", []))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
 def test_a_notebook_says_what_the_committed_one_says(path, tmp_path):
     """If this fails after a change of the library or of a result: make notebooks."""
     command = [
         sys.executable,
-        str(ROOT / "docs" / "notebooks.py"),
+        str(ROOT / "tools" / "notebooks.py"),
         "--out",
         str(tmp_path),
         path.stem,
@@ -78,7 +79,7 @@ def test_committed_outputs_are_clean(path):
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
     assert sum(map(pictures, code)) >= 3
-    assert notebooks.cleaned(read(path), path.name) == notebook  # which refuses paths and errors
+    assert notebooks.clean(read(path), path.name) == notebook  # which refuses paths and errors
     assert path.stat().st_size < LARGEST
     for before, cell in zip(notebook.cells, notebook.cells[1:], strict=False):
         if cell.cell_type == "markdown":
@@ -115,13 +116,13 @@ def with_output(**output: object) -> nbformat.NotebookNode:
 )
 def test_what_is_of_one_machine_is_refused(output, said):
     with pytest.raises(UserError, match=r"x\.ipynb, cell 1 ") as caught:
-        notebooks.cleaned(with_output(**output), "x.ipynb")
+        notebooks.clean(with_output(**output), "x.ipynb")
     assert said in str(caught.value)
 
 
 def test_what_is_of_every_machine_stays():
     text = "docs/reproduce.md, 3/4 of 1e-5, https://arxiv.org/abs/2410.01104, ../../results/x.json"
-    kept = notebooks.cleaned(with_output(output_type="stream", name="stdout", text=text), "x.ipynb")
+    kept = notebooks.clean(with_output(output_type="stream", name="stdout", text=text), "x.ipynb")
     assert words(kept.cells[0]) == text
 
 

@@ -1,8 +1,7 @@
-"""What the pages need to become a site and stay plain Markdown, as a repository's host shows it.
+"""mkdocs hooks: build the site from pages that stay plain Markdown on the repository's host.
 
-Formulas between dollars become MathML, which browsers draw without a script. Links that leave the
-folder, to the log or to a result, would break: what they point to becomes a page of the site or is
-copied into it. Notebooks become pages too.
+Formulas between dollars become MathML, which browsers draw without a script. Files outside docs/
+that a page links to (the log, a result) are copied into the site. Notebooks become pages.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "docs"))  # mkdocs reads a hook from its file
+sys.path.append(str(ROOT / "tools"))  # mkdocs loads a hook by path, without its folder
 
 import notebook_pages  # noqa: E402
 
 PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "LOG.md": "log.md"}
-"""Files at the root that are pages too, and their place in the site."""
+"""Files at the repository's root that become pages, and their paths in the site."""
 
 ELSEWHERE = {"README.md": "index.md", **PAGES}
 LINK = re.compile(r"(\]\()(?![a-z]+:|#|/)([^)\s#]+)")
@@ -44,11 +43,11 @@ SPACES = (
     ),
     (re.compile(r"<mo>&#x0002F;</mo>"), '<mo lspace="0" rspace="0">&#x0002F;</mo>'),
 )
-"""As TeX has them: a thin space around the name of a function, none around a slash."""
+"""Spacing as in TeX: a thin space around function names, none around a slash."""
 
 
 def on_config(config: Any) -> Any:
-    """Headings have the addresses that they have on the repository's host."""
+    """Give headings the same anchors as on the repository's host."""
     config.mdx_configs["toc"]["slugify"] = slug
     return config
 
@@ -67,14 +66,12 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Point the links that leave the folder to where their targets are in the site. A search for a
-    word finds the pages about it before the names that have it in them.
-    """
+    """Rewrite links that leave docs/, and rank API pages below the guides in the search."""
     if page.file.src_uri.startswith("api/"):
         page.meta.setdefault("search", {"boost": 0.3})
     home = posixpath.dirname(_in_repository(page.file.src_uri))
 
-    def pointed(match: re.Match[str]) -> str:
+    def rewrite(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(home, match[2]))
         place = _in_site(target)
         if files.get_file_from_path(place) is None:
@@ -84,7 +81,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         return match[1] + posixpath.relpath(place, posixpath.dirname(page.file.src_uri) or ".")
 
     parts = FENCE.split(markdown)  # every second one is code
-    parts[::2] = [LINK.sub(pointed, part) for part in parts[::2]]
+    parts[::2] = [LINK.sub(rewrite, part) for part in parts[::2]]
     return "".join(parts)
 
 
@@ -99,9 +96,9 @@ def _in_site(target: str) -> str:
 
 
 def on_page_content(content: str, page: Any, config: Any, files: Any) -> str:
-    """Formulas as MathML; cells of numbers marked, for they are not to be broken."""
+    """Convert formulas to MathML, and mark cells of numbers so that CSS keeps them on one line."""
 
-    def drawn(match: re.Match[str]) -> str:
+    def to_mathml(match: re.Match[str]) -> str:
         formula = html.unescape(match["tex"]).strip()
         block = match["tag"] == "div"
         mathml = convert(formula, display="block" if block else "inline")
@@ -111,4 +108,4 @@ def on_page_content(content: str, page: Any, config: Any, files: Any) -> str:
             mathml = pattern.sub(replacement, mathml)
         return f'<div class="formula">{mathml}</div>' if block else mathml
 
-    return NUMBER.sub('<td class="number">', FORMULA.sub(drawn, content))
+    return NUMBER.sub('<td class="number">', FORMULA.sub(to_mathml, content))

@@ -14,7 +14,7 @@ import pytest
 
 from sharpmax import cli
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
 PROMISE = re.compile(r"^print\(.*#\s*(-?\d+(?:\.\d+)?)", re.M)

@@ -1,7 +1,7 @@
-"""A notebook that was run, as a page of the site: its prose, its code and what that printed and
-drew.
+"""Convert an executed notebook to a Markdown page of the site.
 
-By hand: what the notebooks put out are text and pictures only, and converters bring a second theme.
+Written by hand because our notebooks hold only text and pictures, and nbconvert would bring a
+second theme.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 
 import nbformat
 
-FENCE = "~~~~"  # not what code may hold
+FENCE = "~~~~"  # code may contain ```
 
 
 def page(path: Path) -> str:
-    """Markdown, with the pictures in it; the notebook itself lies beside it in the site."""
+    """Return the notebook as Markdown with its pictures inlined."""
     cells = nbformat.read(path, as_version=4).cells
     title, *rest = (_cell(cell) for cell in cells)
     about = (
-        f'*A notebook, as it was run:* <a href="{path.name}" download>{path.name}</a>'
-        "*, to run it yourself.*"
+        f'*Executed notebook. Download it to run it yourself:* <a href="{path.name}" download>'
+        f"{path.name}</a>"
     )
     return "\n\n".join([title, about, *rest]) + "\n"
 
@@ -36,9 +36,9 @@ def _output(output: Any) -> str:
     if output.output_type == "stream":
         return _fenced(output.text, "text")
     if "image/png" in output.data:
-        said = html.escape(output.data.get("text/plain", ""), quote=True)
+        description = html.escape(output.data.get("text/plain", ""), quote=True)
         picture = output.data["image/png"].replace("\n", "")
-        return f'<img alt="{said}" src="data:image/png;base64,{picture}">'
+        return f'<img alt="{description}" src="data:image/png;base64,{picture}">'
     if set(output.data) == {"text/plain"}:
         return _fenced(output.data["text/plain"], "text")
     raise ValueError(f"cannot show an output of {', '.join(output.data)}: text and PNG only")

@@ -1,6 +1,6 @@
-"""The README's picture: a report as a browser shows it. `make pictures` after the page changed.
+"""Take the README's screenshot of a report. Run `make pictures` after the report has changed.
 
-Needs a browser: Debian's Chromium, or another that Playwright can drive; none is downloaded.
+Needs Chromium or Chrome on the PATH; none is downloaded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WIDTH = 1180
 
 
 def main() -> None:
-    """A scan's report from its title to the end of its map and of the chosen head's curves."""
+    """Photograph a scan report from the title down to the head map and the selected head's curves."""
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if program is None:
         sys.exit("no chromium: apt-get install chromium")

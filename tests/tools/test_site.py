@@ -27,7 +27,7 @@ from mkdocs.exceptions import PluginError
 from browser import PHONE
 from test_public_api import ATTENTION, HF, SIGNATURES
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "src" / "sharpmax"
 CODE = re.compile(r"<(pre|code|script|style)\b.*?</\1>", re.S)
@@ -37,7 +37,7 @@ DIRECTIVE = re.compile(r"^::: (\S+)\n(?:    options:\n(?:      heading: (\S+)\n)
 
 
 def hooks():
-    spec = importlib.util.spec_from_file_location("hooks", DOCS / "hooks.py")
+    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "tools" / "site_hooks.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

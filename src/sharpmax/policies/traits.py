@@ -1,0 +1,139 @@
+"""What a policy is, and what attention must know about one before asking it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from sharpmax import _array
+from sharpmax._array import Array
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+    Entropy = Float[Array, "*rows"] | float
+    Count = Int[Array, "*rows"] | int
+
+
+class Policy(Protocol):
+    """Map the entropy and the number of items of each row to an inverse temperature."""
+
+    def __call__(self, entropy: Entropy, count: Count, /) -> Any:
+        """Return the inverse temperature of each row.
+
+        Args:
+            entropy: the entropy of the row's softmax in nats, an array or a number.
+            count: the number of items that the row can see, of the same shape.
+
+        Returns:
+            The factor on the row's logits: an array of the same shape, or one number for all rows.
+        """
+
+
+class Traits(NamedTuple):
+    """Say what a policy needs and promises; attention chooses an implementation by it.
+
+    A policy states a trait as an attribute of the same name, on the class or as a property. The
+    defaults are right for every function, at the price of speed. Read them with `traits(policy)`.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class SquareRoot:
+        ...     needs_entropy: ClassVar[bool] = False  # attention need not compute it
+        ...     learned: ClassVar[bool] = False  # JAX compiles it once
+        ...
+        ...     def __call__(self, entropy, count, /):
+        ...         return (count / 512) ** 0.5
+    """
+
+    needs_entropy: bool = True
+    """The answer depends on the entropy. If not, attention saves the pass over the keys that
+    computes it, and ignores what the policy does with the first argument."""
+    by_head: bool = False
+    """The answer differs by head. The policy is then asked for all heads of a layer at once, with
+    arrays [batch, kv_heads, group, query]."""
+    learned: bool = True
+    """The answer may carry a gradient of its own, or change between two calls with the same
+    arguments. If not, JAX compiles attention once per policy, which must be hashable, and PyTorch
+    need not ask whether a parameter wants a gradient."""
+    any_library: bool = False
+    """The policy takes arrays of any library. If not, it gets those of the caller's framework."""
+
+    @property
+    def length_only(self) -> bool:
+        """The answer depends on the number of items (and the head) alone, so that it can be
+        computed before attention runs."""
+        return not self.needs_entropy
+
+
+_DEFAULTS = Traits()
+
+
+def traits(policy: Policy) -> Traits:
+    """Read the traits of a policy, with the cautious defaults for a plain function.
+
+    Args:
+        policy: any function of (entropy, count).
+
+    Returns:
+        What the attributes of the policy say, and the defaults of `Traits` for the others.
+
+    Example:
+        >>> traits(sharpmax.LogLength(256)).length_only
+        True
+    """
+    return Traits(
+        needs_entropy=bool(getattr(policy, "needs_entropy", _DEFAULTS.needs_entropy)),
+        by_head=bool(getattr(policy, "by_head", _DEFAULTS.by_head)),
+        learned=bool(getattr(policy, "learned", _DEFAULTS.learned)),
+        any_library=bool(getattr(policy, "any_library", _DEFAULTS.any_library)),
+    )
+
+
+def needs_entropy(policy: Policy) -> bool:
+    """Say whether a policy looks at the entropy: `traits(policy).needs_entropy`.
+
+    Args:
+        policy: any function of (entropy, count).
+
+    Returns:
+        False only if the policy says so.
+    """
+    return traits(policy).needs_entropy
+
+
+def differs_by_head(policy: Policy) -> bool:
+    """Say whether a policy has a different answer for each head: `traits(policy).by_head`.
+
+    Args:
+        policy: any function of (entropy, count).
+
+    Returns:
+        True only if the policy says so.
+    """
+    return traits(policy).by_head
+
+
+def inverse_temperatures(
+    policy: Policy, entropy: Float[Array, "*rows"], count: Int[Array, "*rows"]
+) -> Float[Array, "*rows"]:
+    """Ask a policy for the inverse temperature of every row, and check the shape of its answer.
+
+    Args:
+        policy: function of (entropy, count).
+        entropy: one entropy per row, in nats.
+        count: the number of items per row.
+
+    Returns:
+        One inverse temperature per row, also if the policy returned one number for all.
+
+    Raises:
+        ValueError: if the policy returns another shape.
+    """
+    answer = policy(entropy, count)
+    shape = tuple(getattr(answer, "shape", ()))
+    if shape not in ((), tuple(entropy.shape)):
+        raise ValueError(
+            f"the policy returned shape {shape} for entropies of shape {tuple(entropy.shape)}: "
+            "expected one inverse temperature per row"
+        )
+    return answer if shape else _array.namespace(entropy=entropy).zeros_like(entropy) + answer
