@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 from clrs_text.small import TINY
+from sharpmax.experiments.clrs_text.tokens import Example
 
 from sharpmax.experiments.clrs_text.batches import IGNORED, Schedule, collate, cut
-from sharpmax.experiments.clrs_text.tokens import Example
 
 EXAMPLES = [
     Example(tuple(range(10, 13 + place % 5)), (1,) * (1 + place % 3), size)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 from clrs_text.small import SAMPLE, TINY, gemma_folder, job
+from sharpmax.experiments.clrs_text.arms import ARMS, Arm, Subject, by_head
 
 import sharpmax as sx
 from sharpmax import UserError, plot
 from sharpmax.cli import tables
 from sharpmax.experiments.clrs_text import decode, evaluate, exam, generate, train
-from sharpmax.experiments.clrs_text.arms import ARMS, Arm, Subject, by_head
 from sharpmax.experiments.clrs_text.data import Sample, read
 from sharpmax.experiments.clrs_text.evaluate import Config
 from sharpmax.experiments.clrs_text.model import begun, opened

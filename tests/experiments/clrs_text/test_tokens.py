@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 from clrs_text.small import SAMPLE, gemma_folder
+from sharpmax.experiments.clrs_text.tokens import Tokens
 from transformers import AutoTokenizer
 
 from sharpmax import UserError
 from sharpmax.experiments.clrs_text import tokens
 from sharpmax.experiments.clrs_text.data import Sample, read
-from sharpmax.experiments.clrs_text.tokens import Tokens
 
 ALL = read(SAMPLE / "train", "train").samples + read(SAMPLE / "test", "test").samples
 
