@@ -1,9 +1,9 @@
-"""What adaptive attention in JAX costs, as a ratio to `jax.nn.dot_product_attention`.
+"""Measure the cost of adaptive attention in JAX relative to `jax.nn.dot_product_attention`.
 
     make bench
 
-Compiled, on the CPU, in float32: time and the memory that the compiled program asks for, beside the
-textbook version that holds the matrix. Each candidate's answer is checked first.
+Compiled, on the CPU, in float32: time, and memory of the compiled program. The textbook version,
+which holds the matrix, is measured too. Each candidate's answer is checked first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROUNDS = 9
 
 
 def textbook(query, key, value, is_causal):
-    """The paper's own lines: the matrix, softmax, entropy with a small constant, softmax again."""
+    """Compute it as the paper does: matrix, softmax, entropy with a small constant, softmax."""
     logits = jnp.einsum("bthd,bshd->bhts", query, key) / math.sqrt(query.shape[-1])
     if is_causal:
         tokens = logits.shape[-1]
@@ -40,22 +40,25 @@ def textbook(query, key, value, is_causal):
 
 def measure() -> Result:
     watch = Stopwatch()
-    found = {"prefill": {}, "memory": {}}
+    measurements = {"prefill": {}, "memory": {}}
     for tokens in TOKENS:
         for causal in (False, True):
             name = f"{tokens:,} tokens{', causal' if causal else ''}"
-            found["prefill"][name], found["memory"][name] = prefill(tokens, causal)
-            print(name, {k: v["ratio"] for k, v in found["prefill"][name].items()}, flush=True)
+            measurements["prefill"][name], measurements["memory"][name] = prefill(tokens, causal)
+            print(
+                name, {k: v["ratio"] for k, v in measurements["prefill"][name].items()}, flush=True
+            )
     return Result(
         kind="bench-jax",
         config={"heads": HEADS, "dim": DIM, "rounds": ROUNDS},
         seeds=(0,),
-        measurements=found,
+        measurements=measurements,
         provenance=watch.provenance(),
     )
 
 
 def prefill(tokens: int, causal: bool):
+    """Return time ratios and memory of all candidates for one input length."""
     seeds = jax.random.split(jax.random.key(0), 3)
     arrays = [jax.random.normal(seed, (1, tokens, HEADS, DIM)) for seed in seeds]
     functions = {
@@ -69,7 +72,7 @@ def prefill(tokens: int, causal: bool):
     }
     error = jnp.abs(programs["ours"](*arrays) - programs["textbook"](*arrays)).max()
     if not error < 1e-3:
-        raise SystemExit(f"ours and the textbook differ by {error}: nothing is reported")
+        raise SystemExit(f"ours and the textbook differ by {error}; no result was written")
     calls = {
         name: lambda program=program: program(*arrays).block_until_ready()
         for name, program in programs.items()

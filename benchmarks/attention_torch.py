@@ -1,11 +1,11 @@
-"""What adaptive attention in PyTorch costs on a CPU, as a ratio to
+"""Measure the cost of adaptive attention in PyTorch on a CPU, relative to
 `F.scaled_dot_product_attention`.
 
     make bench
 
-Prefill and decoding in float32: time, peak memory, and growth with the number of tokens, beside the
-textbook version that holds the matrix, and beside what the two matrix products alone would cost at
-the BLAS's best speed. Each candidate's answer is checked first.
+Prefill and decoding in float32: time, peak memory, and growth with the number of tokens. The
+textbook version, which holds the matrix, is measured too, and so are the two matrix products alone,
+at the best speed of the BLAS. Each candidate's answer is checked first.
 """
 
 from __future__ import annotations
@@ -30,32 +30,33 @@ TOKENS = (256, 512, 1024, 2048, 4096, 8192, 16_384)
 DIMS = (64, 128)
 ROUNDS = {256: 101, 512: 101, 1024: 41, 2048: 21, 4096: 9, 8192: 5, 16_384: 2}
 ALL_UP_TO = 4096
-"""Above, plain attention is left out, and so is the textbook, for which there is no memory."""
+"""With more tokens, plain attention and the textbook, which would not fit, are left out."""
 SQUARE = 1536
-"""Of the matrices whose product shows the BLAS's best speed."""
+"""Size of the square matrices whose product measures the best speed of the BLAS."""
 DECODE_KEYS = 16_384
 DECODE_ROUNDS = 201
 MEMORY_TOKENS = 16_384
 
 
 def prefill(tokens: int, dim: int, causal: bool):
+    """Return time ratios of all candidates for one input length."""
     rounds = ROUNDS[tokens]
     calls = candidates.prefill(tokens, dim, causal)
-    apart = {"SDPA": calls["SDPA"], "textbook": calls.pop("textbook")}
+    separate = {"SDPA": calls["SDPA"], "textbook": calls.pop("textbook")}
     if tokens > ALL_UP_TO:
         del calls["plain"]
     left, right = torch.randn(2, SQUARE, SQUARE)
     calls["products alone"] = lambda: left @ right
     share = candidates.work(tokens, dim, causal) / (2 * SQUARE**3)
-    found = ratios(calls, rounds, share={"products alone": share})
+    measurements = ratios(calls, rounds, share={"products alone": share})
     if tokens <= ALL_UP_TO:
-        # Apart: what it frees, gigabytes, slows whatever runs next.
-        found["textbook"] = ratios(apart, max(3, rounds // 4))["textbook"]
-    return found
+        # Measured separately: freeing its gigabytes slows the next candidate.
+        measurements["textbook"] = ratios(separate, max(3, rounds // 4))["textbook"]
+    return measurements
 
 
 def torch_after_ours() -> dict[str, dict[str, float]]:
-    """Whether torch's own threads are as fast right after a call of ours as after one of theirs."""
+    """Measure whether a product of torch is as fast after a call of ours as after one of SDPA."""
     query, key, value = tensors(1024, 1024, 64)
     left, right = torch.randn(2, 512, 512)
 
@@ -74,21 +75,23 @@ def torch_after_ours() -> dict[str, dict[str, float]]:
 
 
 def first_call() -> dict[str, float]:
-    """Seconds of the first call of a process: where numba has to compile, and where it kept what
-    it compiled before; importing numba is part of both.
+    """Return the seconds of a process's first call, with and without numba's cache.
+
+    Both include importing numba.
     """
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, "first"]
         environment = {**os.environ, "NUMBA_CACHE_DIR": folder}
-        found = [
+        processes = [
             subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
             for _ in range(2)
         ]
-    compiled, kept = (round(float(done.stdout), 2) for done in found)
+    compiled, kept = (round(float(done.stdout), 2) for done in processes)
     return {"compiling": compiled, "kept": kept}
 
 
 def print_first() -> None:
+    """Print the seconds of the first call, in a fresh process."""
     query, key, value = tensors(64, 64, 64)
     start = time.perf_counter()
     scaled_dot_product_attention(query, key, value, impl="cpu")
@@ -96,6 +99,7 @@ def print_first() -> None:
 
 
 def memory(which: str, tokens: int, heads: int) -> None:
+    """Print how much memory one call takes, in a fresh process."""
     query, key, value = tensors(tokens, tokens, 64, heads)
     small = [tensor[:, :, :8] for tensor in (query, key, value)]
     work = {
@@ -106,31 +110,33 @@ def memory(which: str, tokens: int, heads: int) -> None:
         "statistics": lambda *t: attention_stats(*t[:2], impl="cpu"),
         "textbook": lambda *t: textbook(*t),
     }[which]
-    work(*small)  # what libraries allocate once is not the method's
+    work(*small)  # libraries allocate some memory once
     print_rise(lambda: work(query, key, value))
 
 
 def measure() -> Result:
     watch = Stopwatch()
-    found = {"prefill": {}, "decode": {}, "memory": {}}
+    measurements = {"prefill": {}, "decode": {}, "memory": {}}
     for dim, causal in ((dim, causal) for dim in DIMS for causal in (False, True)):
         for tokens in TOKENS:
             name = f"{tokens:,} tokens, head size {dim}{', causal' if causal else ''}"
-            found["prefill"][name] = prefill(tokens, dim, causal)
-            print(name, {k: v["ratio"] for k, v in found["prefill"][name].items()}, flush=True)
+            measurements["prefill"][name] = prefill(tokens, dim, causal)
+            print(
+                name, {k: v["ratio"] for k, v in measurements["prefill"][name].items()}, flush=True
+            )
     for dim, heads, kv_heads in ((dim, *heads) for dim in DIMS for heads in ((8, 8), (32, 8))):
         name = f"{heads} query heads, {kv_heads} key heads, head size {dim}"
         calls = candidates.decode(DECODE_KEYS, dim, heads, kv_heads)
-        found["decode"][name] = ratios(calls, DECODE_ROUNDS)
-        print(name, {k: v["ratio"] for k, v in found["decode"][name].items()}, flush=True)
+        measurements["decode"][name] = ratios(calls, DECODE_ROUNDS)
+        print(name, {k: v["ratio"] for k, v in measurements["decode"][name].items()}, flush=True)
     for which in ("SDPA", "cpu", "streaming", "fused", "statistics", "textbook"):
         heads = 1 if which == "textbook" else HEADS
         rise = peak_megabytes(__file__, which, str(MEMORY_TOKENS), str(heads))
-        found["memory"][which] = {"heads": heads, "megabytes": round(rise, 1)}
-        print(which, found["memory"][which], flush=True)
-    found["torch_after"] = {"a product of torch's": torch_after_ours()}
-    found["first_call"] = {"seconds": first_call()}
-    print({name: found[name] for name in list(found)[3:]}, flush=True)
+        measurements["memory"][which] = {"heads": heads, "megabytes": round(rise, 1)}
+        print(which, measurements["memory"][which], flush=True)
+    measurements["torch_after"] = {"a product of torch's": torch_after_ours()}
+    measurements["first_call"] = {"seconds": first_call()}
+    print({name: measurements[name] for name in list(measurements)[3:]}, flush=True)
     config = {
         "heads": HEADS,
         "dims": list(DIMS),
@@ -144,7 +150,7 @@ def measure() -> Result:
         kind="bench-torch",
         config=config,
         seeds=(0,),
-        measurements=found,
+        measurements=measurements,
         provenance=watch.provenance(),
     )
 

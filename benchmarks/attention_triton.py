@@ -1,4 +1,4 @@
-"""What adaptive attention by the Triton kernels costs on a GPU, as a ratio to
+"""Measure the cost of adaptive attention by the Triton kernels on a GPU, relative to
 `F.scaled_dot_product_attention` in the same run, forward and backward.
 
     python benchmarks/attention_triton.py results/bench_triton.json
@@ -19,16 +19,16 @@ from measure import ratios
 import sharpmax as sx
 from sharpmax.results import Result, Stopwatch
 from sharpmax.torch import attention, attention_stats, scaled_dot_product_attention
-from sharpmax.torch.triton_launch import find
+from sharpmax.torch.triton.launch import find_modules
 
 HEADS, DIM = 8, 64
 TOKENS = (1024, 2048, 4096, 8192, 16_384, 32_768, 65_536)
 TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 LARGEST_ERROR = {"bfloat16": 3e-2, "float16": 5e-3, "float32": 1e-3}
-"""Of the largest number of the right answer: a few roundings of the type, and of its weights."""
+"""Relative to the largest number of the right answer: a few roundings of the type."""
 ROUNDS = 15
 CHECKED = 64
-"""The last rows are checked, which see almost every key."""
+"""Number of rows that are checked: the last ones, which see almost every key."""
 
 
 def tensors(tokens: int, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -41,14 +41,14 @@ def tensors(tokens: int, dtype: torch.dtype) -> list[torch.Tensor]:
 
 
 def close(name: str, found: torch.Tensor, expected: torch.Tensor, largest: float) -> None:
-    """A speed is reported only for the right answer."""
+    """Exit unless a candidate is right."""
     error = (found.double() - expected).abs().max().item() / expected.abs().max().item()
     if not error < largest:
-        raise SystemExit(f"{name} is wrong by {error:.1e} of its size: nothing is reported")
+        raise SystemExit(f"{name} is wrong by {error:.1e} of its size; no result was written")
 
 
 def check(given: list[torch.Tensor], dtype: str, **options) -> None:
-    """The last rows and their gradients, and the statistics of the last rows."""
+    """Compare output, gradients and entropy of the last rows with the definition."""
     tokens, largest = given[0].shape[2], LARGEST_ERROR[dtype]
     mask = torch.ones(CHECKED, tokens, dtype=torch.bool, device="cuda").tril(tokens - CHECKED)
     wide = [tensor.detach().double() for tensor in given]
@@ -86,7 +86,7 @@ def candidates(given: list[torch.Tensor]):
 
 
 def timed(call):
-    """The GPU works on after a call returns."""
+    """Wait for the GPU, which works on after a call returns."""
 
     def wait():
         call()
@@ -149,13 +149,11 @@ def measure() -> Result:
 
 def main() -> None:
     if not torch.cuda.is_available():
-        raise SystemExit("this measures a GPU, and torch finds none")
-    if find() is None:
+        raise SystemExit("torch finds no GPU to measure")
+    if find_modules() is None:
         raise SystemExit("triton is not installed: pip install 'sharpmax[triton]'")
     if len(sys.argv) != 2:
-        raise SystemExit(
-            "expected the file to write: attention_triton.py results/bench_triton.json"
-        )
+        raise SystemExit("usage: attention_triton.py results/bench_triton.json")
     path = Path(sys.argv[1])
     measure().save(path, overwrite=True)
     print(f"wrote {path}")

@@ -1,4 +1,4 @@
-"""What is compared in the benchmarks of attention, and the check that all give one answer."""
+"""The attention functions that the benchmarks compare, and a check that they agree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sharpmax.torch import attention_stats, scaled_dot_product_attention
 
 HEADS = 8
 CHECKED = 64
-"""The last rows are compared with the definition in double precision: they see every key."""
+"""Number of last rows that are compared with the definition in double precision."""
 
 
 def tensors(queries: int, keys: int, dim: int, heads: int = HEADS) -> list[torch.Tensor]:
@@ -21,7 +21,7 @@ def tensors(queries: int, keys: int, dim: int, heads: int = HEADS) -> list[torch
 
 
 def textbook(query, key, value, is_causal=False):
-    """What public ports do: the matrix, softmax, entropy with a small constant, softmax again."""
+    """Compute it as public ports do: matrix, softmax, entropy with a small constant, softmax."""
     logits = query @ key.mT / math.sqrt(query.shape[-1])
     if is_causal:
         hidden = torch.ones(logits.shape[-2:], dtype=torch.bool).triu(1)
@@ -36,12 +36,12 @@ def textbook(query, key, value, is_causal=False):
 
 
 def work(tokens: int, dim: int, causal: bool) -> int:
-    """Multiplications and additions of the two matrix products that any exact attention has."""
+    """Return the operations of the two matrix products of any exact attention."""
     return 4 * HEADS * tokens**2 * dim // (2 if causal else 1)
 
 
 def prefill(tokens: int, dim: int, causal: bool):
-    """By name; the first is what the others are compared with."""
+    """Return the candidates for prefill by name; the first is the baseline."""
     query, key, value = tensors(tokens, tokens, dim)
     given = {"is_causal": causal}
     calls = {
@@ -80,7 +80,7 @@ def _check_prefill(calls, given, causal: bool) -> None:
 
 
 def decode(keys: int, dim: int, heads: int, kv_heads: int):
-    """One query over many keys."""
+    """Return the candidates for decoding, one query over many keys, by name."""
     query = tensors(1, 1, dim, heads)[0]
     _, key, value = tensors(1, keys, dim, kv_heads)
     given = {"enable_gqa": True}
@@ -99,7 +99,7 @@ def decode(keys: int, dim: int, heads: int, kv_heads: int):
 
 
 def check(name: str, found: torch.Tensor, expected: torch.Tensor) -> None:
-    """A speed is reported only for the right answer."""
+    """Exit unless a candidate is right."""
     error = (found.double() - expected).abs().max().item()
     if not error < 1e-3:
-        raise SystemExit(f"{name} is wrong by {error}: nothing is reported")
+        raise SystemExit(f"{name} is wrong by {error}; no result was written")

@@ -1,10 +1,10 @@
-"""What the algebra of the max-retrieval model saves, and what an exam of 16,384 items holds.
+"""Measure what folding the max-retrieval model saves, and the memory of an exam of 16,384 items.
 
     python benchmarks/max_retrieval.py results/bench_max_retrieval.json
 
-Training steps of the folded model and of the model as it is written, in turns, on one thread, with
-the same data, batch and optimiser; that both have the same losses is checked in the same run.
-Memory is that of a fresh process which examines a head on 128 sets of 16,384 items.
+Training steps of the folded model and of the model as written run in turns on one thread, with the
+same data, batch and optimiser. The run checks that both have the same losses. Memory is that of a
+fresh process that examines a head on 128 sets of 16,384 items.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-os.environ.update({"NPROC": "1", "JAX_PLATFORMS": "cpu"})  # as a job of a sweep has it
+os.environ.update({"NPROC": "1", "JAX_PLATFORMS": "cpu"})  # as in a job of a sweep
 
 import jax
 import numpy as np
@@ -40,11 +40,12 @@ SETS, ITEMS = 128, 16_384
 
 
 def training_speed() -> dict[str, object]:
+    """Return milliseconds per training step of both models, and their ratio."""
     training = Training()
     initialising, key = random_keys(0)
     steps = np.arange(LOSS_EVERY, dtype=np.int32)
     rates = training.learning_rates(steps)
-    arms = {"folded": model.forward, "as written": model.reference}
+    models = {"folded": model.forward, "as written": model.reference}
 
     def timed(function) -> tuple[float, float]:
         start = jax.block_until_ready(initial_state(initialising, training.compile_key))
@@ -52,23 +53,26 @@ def training_speed() -> dict[str, object]:
         loss = float(train_steps(start, key, steps, rates, training.compile_key, function)[1])
         return (time.perf_counter() - begun) / LOSS_EVERY, loss
 
-    losses = {name: timed(function)[1] for name, function in arms.items()}  # and compiles them
-    apart = abs(losses["folded"] / losses["as written"] - 1)
-    if apart > 1e-3:
-        sys.exit(f"the losses of the first steps differ by {apart:.1e}: nothing is published")
-    rounds = [{name: timed(function)[0] for name, function in arms.items()} for _ in range(ROUNDS)]
-    ratios = sorted(one["as written"] / one["folded"] for one in rounds)
+    losses = {name: timed(function)[1] for name, function in models.items()}  # compiles them too
+    difference = abs(losses["folded"] / losses["as written"] - 1)
+    if difference > 1e-3:
+        sys.exit(f"the losses of the first steps differ by {difference:.1e}; no result was written")
+    rounds = [
+        {name: timed(function)[0] for name, function in models.items()} for _ in range(ROUNDS)
+    ]
+    ratios = sorted(times["as written"] / times["folded"] for times in rounds)
     return {
         "milliseconds": {
-            name: 1e3 * statistics.median(one[name] for one in rounds) for name in arms
+            name: 1e3 * statistics.median(times[name] for times in rounds) for name in models
         },
         "speed_up": statistics.median(ratios),
         "range": [ratios[0], ratios[-1]],
-        "losses_apart": apart,
+        "losses_apart": difference,
     }
 
 
 def examination() -> dict[str, float]:
+    """Return time and peak memory of one exam."""
     found = heads.load("max")
     job = EvaluationJob(found.of(0), True, "max", 0, (ITEMS,), SETS, table1.METHODS)
     begun = time.perf_counter()

@@ -1,8 +1,8 @@
-"""How the benchmarks measure: every candidate in turn, again and again, in one process.
+"""Measure candidates in turn, in many rounds of one process.
 
-A time alone says little on a machine that others use; the ratio of two calls made a moment apart
-says more. So a figure is the median over rounds of (time of the candidate / time of the baseline in
-the same round), with its quartiles. Peak memory is measured in a process of its own.
+On a shared machine the ratio of two calls made a moment apart is more reliable than a time. So each
+number is the median over rounds of (time of the candidate / time of the baseline in the same
+round), with its quartiles. Peak memory is measured in a separate process.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ def ratios(
     share: dict[str, float] | None = None,
     before: dict[str, Callable[[], Any]] | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Ratio of each candidate's time to the first one's, and its own median time in ms. Of a
-    candidate that does more than is asked, `share` is what counts; `before` it something else may
-    be called, and not timed.
+    """Return the ratio of each candidate's time to the first one's, and its median time in ms.
+
+    `share` is the fraction of a candidate's time that counts. `before` is called before a candidate
+    and not timed.
     """
-    if rounds >= FEW:  # else a first call's share in the time is small
+    if rounds >= FEW:  # with fewer, longer rounds a first call costs little
         for call in candidates.values():
             call()
     times: dict[str, list[float]] = {name: [] for name in candidates}
@@ -43,32 +44,32 @@ def ratios(
     for name, part in (share or {}).items():
         times[name] = [part * taken for taken in times[name]]
     base = next(iter(times.values()))
-    found = {}
+    summary = {}
     for name, taken in times.items():
-        relative = [mine / its for mine, its in zip(taken, base, strict=True)]
+        relative = [seconds / baseline for seconds, baseline in zip(taken, base, strict=True)]
         low, middle, high = (
             statistics.quantiles(relative, n=4) if len(relative) > 1 else [relative[0]] * 3
         )
-        found[name] = {
+        summary[name] = {
             "ratio": round(middle, 3),
             "low": round(low, 3),
             "high": round(high, 3),
             "milliseconds": round(1e3 * statistics.median(taken), 3),
         }
-    return found
+    return summary
 
 
 def peak_megabytes(script: str, *arguments: str) -> float:
-    """How far a process's peak memory rises while it runs `script ... memory <arguments>`."""
+    """Return how much memory a process takes that runs `script memory <arguments>`."""
     command = [sys.executable, script, "memory", *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return float(done.stdout.split()[-1])
 
 
 def print_rise(work: Callable[[], Any]) -> None:
-    """In a fresh process: print by how many MB resident memory rises at the peak of `work`.
+    """Print by how many MB resident memory rises at the peak of `work`, in a fresh process.
 
-    Linux keeps the peak of the whole process, importing included, until it is told to begin anew.
+    Linux keeps the peak of the whole process, imports included, until it is reset.
     """
     Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")
@@ -77,7 +78,7 @@ def print_rise(work: Callable[[], Any]) -> None:
 
 
 def _status(name: str) -> int:
-    """A line of /proc/self/status, in kB."""
+    """Return a value of /proc/self/status, in kB."""
     for line in Path("/proc/self/status").read_text("ascii").splitlines():
         if line.startswith(name):
             return int(line.split()[1])

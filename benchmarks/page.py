@@ -1,4 +1,4 @@
-"""The tables and the picture of docs/benchmarks.md, from the measured results alone."""
+"""Write the tables and the picture of docs/benchmarks.md from the measured results."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def table(rows: dict, columns: list[str], first: str) -> str:
 
 
 def machine(result: Result) -> str:
-    made = result.provenance
-    versions = ", ".join(f"{name} {version}" for name, version in made.packages.items())
+    source = result.provenance
+    versions = ", ".join(f"{name} {version}" for name, version in source.packages.items())
     return (
-        f"{made.processor}, {made.cores} cores; Python {made.python}, {versions}; sharpmax "
-        f"{made.sharpmax} at {(made.commit or 'no commit')[:9]}, {made.started:%Y-%m-%d}."
+        f"{source.processor}, {source.cores} cores; Python {source.python}, {versions}; sharpmax "
+        f"{source.sharpmax} at {(source.commit or 'no commit')[:9]}, {source.started:%Y-%m-%d}."
     )
 
 
@@ -50,7 +50,7 @@ def scan_table(scans: Result) -> str:
 
 
 def max_retrieval(result: Result) -> str:
-    """The experiment's training and exams, in a sentence each."""
+    """Describe the cost of training and of exams, in a sentence each."""
     speed, exam = result.measurements["training"], result.measurements["exam"]
     times = speed["milliseconds"]
     return (
@@ -69,7 +69,7 @@ PREFILL = ["SDPA", "products alone", "cpu", "statistics", "plain", "streaming", 
 
 
 def by_kind(prefill: dict) -> str:
-    """A table for each head size, causal and not."""
+    """Return a table for each head size, causal and not."""
     parts: dict[str, dict] = {}
     for name, row in prefill.items():
         tokens, _, kind = name.partition(" tokens, ")
@@ -174,7 +174,7 @@ SHOWN = {
 
 
 def picture(result: Result) -> Figure:
-    """Time of each way for one kind, and ratios for all four."""
+    """Draw the time relative to SDPA against the number of tokens, for each kind."""
     found: dict[str, dict[int, dict]] = {}
     for name, row in result.measurements["prefill"].items():
         tokens, _, kind = name.partition(" tokens, ")

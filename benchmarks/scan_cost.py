@@ -1,10 +1,10 @@
-"""What a scan costs: time as a ratio to plain forward passes of the same model, and memory.
+"""Measure a scan: time relative to plain forward passes of the same model, and memory.
 
     python benchmarks/scan_cost.py results/bench_scan.json
 
-One run, plain and scan in turns; that the scan's entropies are right is checked in the same run
-against the matrices of eager attention, on an input short enough to hold them. Peak memory is that
-of a fresh process which scans and does nothing else.
+Plain passes and scans run in turns. The run checks the scan's entropies against the matrices of
+eager attention, on an input short enough to hold them. Peak memory is that of a fresh process that
+only scans.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ ROUNDS = {2048: 5, 4096: 5, 8192: 3}
 
 
 def plain(model: torch.nn.Module, tokens: list[int]) -> float:
+    """Return the seconds of one forward pass."""
     begin = time.perf_counter()
     with torch.no_grad():
         model.base_model(input_ids=torch.tensor([tokens]), use_cache=False)
@@ -39,8 +40,8 @@ def plain(model: torch.nn.Module, tokens: list[int]) -> float:
 
 
 def check(model: torch.nn.Module, tokenizer: object) -> float:
-    """The largest difference of an entropy from that of eager attention's matrices."""
-    found = shf.scan(model, tokenizer, [CHECKED], "passkey")
+    """Return the largest difference of an entropy from that of eager attention's matrices."""
+    scan = shf.scan(model, tokenizer, [CHECKED], "passkey")
     tokens = choose_prompt("passkey", tokenizer).tokens(CHECKED)
     before = model.config._attn_implementation
     model.set_attn_implementation("eager")
@@ -49,14 +50,14 @@ def check(model: torch.nn.Module, tokenizer: object) -> float:
     model.set_attn_implementation(before)
     last = np.stack([matrix[0, :, -1].double() for matrix in matrices])
     entropy = -(last * np.log(np.where(last > 0, last, 1.0))).sum(-1)
-    difference = float(np.abs(found.entropy[0] - entropy).max())
+    difference = float(np.abs(scan.entropy[0] - entropy).max())
     if difference > 1e-4:
-        sys.exit(f"the scan's entropies are off by {difference}: nothing is published")
+        sys.exit(f"the scan's entropies are off by {difference}; no result was written")
     return difference
 
 
 def peak_memory(tokens: int) -> float:
-    """Gigabytes resident at most, in a process that scans once."""
+    """Return the peak memory in gigabytes of a process that scans once."""
     command = [sys.executable, __file__, "--only-scan", str(tokens)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return float(json.loads(done.stdout)["gigabytes"])

@@ -37,24 +37,28 @@ class ShapeError(AssertionError):
 def checked(shaped: tuple[str, ...], function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a function so that what these names hold ("return" too) must fit their annotations."""
 
+    # torch.compile cannot trace a signature, so the wrapper holds none.
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         answer = function(*args, **kwargs)
         if not torch.compiler.is_compiling():
-            _compare(function, shaped, args, kwargs, answer)
+            _compare(shaped, function, args, kwargs, answer)
         return answer
 
     return wrapper
 
 
+# By function, asked for at its first call: a class may name itself. Not `functools.cache`, of which
+# torch.compile warns.
+_annotations: dict[Callable[..., Any], tuple[inspect.Signature, dict[str, Any]]] = {}
+
+
 def _compare(
-    function: Callable[..., Any],
-    shaped: tuple[str, ...],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    answer: Any,
+    shaped: tuple[str, ...], function: Callable[..., Any], args: Any, kwargs: Any, answer: Any
 ) -> None:
-    signature, hints = _annotations(function)
+    if function not in _annotations:
+        _annotations[function] = inspect.signature(function), typing.get_type_hints(function)
+    signature, hints = _annotations[function]
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
     values = {**bound.arguments, "return": answer}
@@ -66,14 +70,6 @@ def _compare(
                     f"{function.__module__}.{function.__qualname__}: {name} is "
                     f"{type(values[name]).__name__} of shape {shape}, annotated {hints[name]}"
                 )
-
-
-@functools.cache
-def _annotations(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
-    """Read at the first call, since a class may name itself. Not in the closure of the wrapper:
-    torch.compile looks into closures and does not know a Signature.
-    """
-    return inspect.signature(function), typing.get_type_hints(function)
 
 
 def _decorator_name(decorator: ast.expr) -> str:
@@ -88,13 +84,13 @@ def _names_a_shape(annotation: ast.expr | None) -> bool:
 
 
 class _Transformer(ast.NodeTransformer):
-    def visit_If(self, node: ast.If) -> Any:  # noqa: N802
+    def visit_If(self, node: ast.If) -> Any:
         """Keep the body of `if TYPE_CHECKING:`; where there is an `else`, keep that."""
         if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             return node.orelse or node.body
         return self.generic_visit(node)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:  # noqa: N802
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         self.generic_visit(node)
         every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         shaped = [argument.arg for argument in every if _names_a_shape(argument.annotation)]

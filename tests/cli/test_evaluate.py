@@ -14,8 +14,7 @@ import sharpmax.hf as shf
 from hf.small import llama, tokenizer
 from sharpmax import PAPER, Constant, cli
 from sharpmax.cli.policies import arm_named
-from sharpmax.hf.evaluate import marks
-from sharpmax.hf.evaluate.scoring import answers
+from sharpmax.hf.evaluate.scoring import score_answers
 
 SMALL = ["--lengths", "2,3", "--prompts", "6", "--questions", "1"]
 
@@ -50,12 +49,12 @@ def test_an_evaluation_is_a_table_a_result_and_a_picture(folder, tmp_path, capsy
     code, printed, errors = run(capsys, "evaluate", folder, *options)
     assert code == 0, errors
     found = shf.Evaluation.load(out / "evaluate_lookup.json")
-    assert found.arms == ["plain", "paper", "constant:1.5@1-2"]
+    assert found.conditions == ["plain", "paper", "constant:1.5@1-2"]
     direct = shf.evaluate(
         model(),
         tokenizer(),
         "lookup",
-        {"paper": PAPER, "band": shf.Arm(Constant(1.5), layers=[1, 2])},
+        {"paper": PAPER, "band": shf.Condition(Constant(1.5), layers=[1, 2])},
         lengths=[2, 3],
         prompts=6,
         questions=1,
@@ -74,21 +73,21 @@ def test_an_evaluation_is_a_table_a_result_and_a_picture(folder, tmp_path, capsy
 
 
 def test_stopped_it_goes_on_when_repeated(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(marks, "KEEP_EVERY", 0.0)
     module, done = import_module("sharpmax.hf.evaluate.evaluate"), []
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_SAVES", 0.0)
 
     def stopping(*arguments):
         if len(done) == 9:
             raise KeyboardInterrupt
         done.append(1)
-        return answers(*arguments)
+        return score_answers(*arguments)
 
     out = tmp_path / "out"
-    monkeypatch.setattr(module, "answers", stopping)
+    monkeypatch.setattr(module, "score_answers", stopping)
     code, _, _ = run(capsys, "evaluate", folder, *SMALL, "--out", out)
     assert code == 130
     assert (out / "evaluate_lookup.part.json").exists()
-    monkeypatch.setattr(module, "answers", answers)
+    monkeypatch.setattr(module, "score_answers", score_answers)
     code, _, errors = run(capsys, "evaluate", folder, *SMALL, "--out", out)
     assert code == 0, errors
     assert not list(out.glob("*.part*"))
@@ -103,10 +102,10 @@ def test_stopped_it_goes_on_when_repeated(folder, tmp_path, capsys, monkeypatch)
         (["--policy", "paper@7"], "layers: no 7 among 3"),
         (["--policy", "none.json"], "none.json does not exist"),
         (["--policy", "paper", "--policy", "paper"], "have the same name"),
-        (["--lengths", "2,90"], "90 names are"),
-        (["--prompts", "5"], "prompts=5: a paired test can tell nothing"),
-        (["--questions", "3"], "asks for 3 different names, and there are 2"),
-        (["--task", "max", "--questions", "2"], "'max' asks one question a prompt"),
+        (["--lengths", "2,90"], "90 names make"),
+        (["--prompts", "5"], "prompts=5: no outcome of a paired test is significant"),
+        (["--questions", "3"], "asks for 3 different names of 2"),
+        (["--task", "max", "--questions", "2"], "'max' has one question per prompt"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_nothing(folder, tmp_path, capsys, arguments, message):
@@ -136,16 +135,41 @@ def test_a_calibration_is_made_and_used(folder, tmp_path, capsys):
     )
     assert code == 0, errors
     used = shf.Evaluation.load(out / "evaluate_lookup.json")
-    assert used.arms == ["plain", "calibration-answers"]
+    assert used.conditions == ["plain", "calibration-answers"]
     change = used.row(8, "calibration-answers")["log_probability_compared"]["difference"]
     assert abs(change) > 1e-6
+
+
+def test_an_interrupted_calibration_resumes(folder, tmp_path, capsys, monkeypatch):
+    module, out = import_module("sharpmax.hf.tune.calibrate"), tmp_path / "out"
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_SAVES", 0.0)
+    options = ["--short", "2,3", "--long", "8", "--prompts", "4", "--questions", "2", "--out", out]
+    scored = []
+
+    def stop_at_the_second(*arguments):
+        if scored:
+            raise KeyboardInterrupt
+        scored.append(arguments)
+        return score_answers(*arguments)
+
+    monkeypatch.setattr(module, "score_answers", stop_at_the_second)
+    code, _, _ = run(capsys, "calibrate", folder, *options)
+    assert code == 130
+    assert (out / "calibration-answers.part.json").exists()
+    # The resumed command neither measures heads again nor asks what has been answered.
+    monkeypatch.setattr(module, "measure_entropies", None)
+    monkeypatch.setattr(module, "measure_benefits", None)
+    monkeypatch.setattr(module, "score_answers", score_answers)
+    code, _, errors = run(capsys, "calibrate", folder, *options)
+    assert code == 0, errors
+    assert [path.name for path in out.iterdir()] == ["calibration-answers.json"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--choose", "luck"], "choose='luck': expected one of answers, entropy"),
-        (["--short", "4", "--long", "2"], "give longer long inputs"),
+        (["--short", "4", "--long", "2"], "give longer long lengths"),
         (["--prompts", "2"], "prompts=2: give at least 4"),
     ],
 )
@@ -160,4 +184,4 @@ def test_a_calibration_that_cannot_be(folder, tmp_path, capsys, arguments, messa
 def test_arms_by_name(tmp_path):
     name, arm = arm_named("constant:1.2@0,4-6")
     assert (name, arm.policy, arm.layers) == ("constant:1.2@0,4-6", Constant(1.2), [0, 4, 5, 6])
-    assert arm_named("paper")[1] == shf.Arm(PAPER)
+    assert arm_named("paper")[1] == shf.Condition(PAPER)

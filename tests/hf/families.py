@@ -38,11 +38,11 @@ SLIDING, FULL = "sliding_attention", "full_attention"
 
 @dataclass(frozen=True)
 class Family:
-    """One row of the table."""
+    """A family of models: how to make a small one, and an input for it."""
 
     model_type: str
     model: str
-    """A class of transformers."""
+    """The name of its class in transformers."""
     config: str
     options: dict[str, Any]
     kind: str = "decoder"
@@ -52,11 +52,11 @@ class Family:
     dtype: torch.dtype = torch.float32
     """float64 where nothing in the model is computed in float32 regardless."""
     deviation: float = 0.25
-    """Of its weights: with transformers' own 0.02 all rows of attention are nearly flat."""
+    """The standard deviation of its weights. With transformers' 0.02 all rows are nearly flat."""
     prepare: Callable[[PreTrainedModel], None] | None = field(default=None, repr=False)
 
     def make(self, implementation: str = "eager") -> PreTrainedModel:
-        """A new model in evaluation mode, the same weights every time."""
+        """Return a new model in evaluation mode, with the same weights every time."""
         torch.manual_seed(0)
         config = getattr(transformers, self.config)(**self.options)
         model = getattr(transformers, self.model)._from_config(
@@ -82,9 +82,7 @@ class Family:
         return self.kind != "image"
 
     def example(self, padded: str | None = None) -> dict[str, Tensor]:
-        """What the model is called with; of a batch of two the second may be padded, on the "left"
-        or on the "right".
-        """
+        """Return an input of two sequences; the second may be padded on the "left" or "right"."""
         generator = torch.Generator().manual_seed(1)
         if self.inputs == "pixels":
             pixels = torch.randn(BATCH, 3, 16, 16, generator=generator)
@@ -106,28 +104,28 @@ class Family:
         return inputs
 
     def prompt(self, padded: str | None = None) -> dict[str, Tensor]:
-        """What `generate` is called with."""
+        """Return an input for `generate`."""
         inputs = self.example(padded)
         return {name: value for name, value in inputs.items() if not name.startswith("decoder")}
 
 
 def _mask(ids: Tensor, padded: str | None) -> Tensor:
-    """The mask of padding; what it hides is replaced in the tokens too."""
+    """Return the mask of padding, and replace the hidden tokens too."""
     mask = torch.ones_like(ids)
     if padded is not None:
-        place = slice(None, PADDING) if padded == "left" else slice(-PADDING, None)
-        ids[1, place], mask[1, place] = 0, 0
+        hidden = slice(None, PADDING) if padded == "left" else slice(-PADDING, None)
+        ids[1, hidden], mask[1, hidden] = 0, 0
     return mask
 
 
 def is_real(inputs: dict[str, Tensor]) -> Tensor | slice:
-    """Which positions of the answer are no padding."""
+    """Return the positions of the answer that are not padding."""
     mask = inputs.get("decoder_attention_mask", inputs.get("attention_mask"))
     return slice(None) if mask is None else mask.bool()
 
 
 def run(model: PreTrainedModel, inputs: dict[str, Tensor], **options: Any) -> Tensor:
-    """The model's answer, without its padding if it is one a token."""
+    """Return the model's answer, without padding if there is one answer per token."""
     with torch.no_grad():
         answer = model(**inputs, **options)[0]
     real = is_real(inputs)
@@ -150,7 +148,7 @@ def assert_close(found: Tensor, expected: Tensor, factor: float = FACTOR) -> Non
 
 
 def assert_far(found: Tensor, expected: Tensor) -> None:
-    """So far that no rounding explains it."""
+    """Assert that they differ by more than rounding explains."""
     assert difference(found, expected) > 100 * tolerance(expected)
 
 
@@ -163,7 +161,7 @@ def _set_sinks(model: PreTrainedModel) -> None:
 def decoder(
     model_type: str, name: str, config: str = "", layers: int = 2, **options: Any
 ) -> Family:
-    """A causal language model whose config speaks of layers as that of Llama does."""
+    """Return a causal language model whose config has the same options as that of Llama."""
     prepare = options.pop("prepare", None)
     options = {**DECODER, "num_hidden_layers": layers, **options}
     config = config or f"{name}Config"
@@ -202,7 +200,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def variant(name: str, model: str = "", **options: Any) -> Family:
-    """A family with other options."""
+    """Return a family with other options."""
     family = FAMILIES[name]
     return replace(family, model=model or family.model, options={**family.options, **options})
 
@@ -220,10 +218,10 @@ VARIANTS: dict[str, Family] = {
     "BERT, classifier": variant("BERT", "BertForSequenceClassification"),
     "T5, gated": variant("T5", feed_forward_proj="gated-gelu"),
 }  # fmt: skip
-"""Options that change what attention is asked for."""
+"""Options that change the arguments of attention."""
 
 
 @functools.cache
 def family_model(name: str) -> PreTrainedModel:
-    """The model of a family or variant, made once; whoever changes it puts it back."""
+    """Return the model of a family or variant, made once. Tests that change it must restore it."""
     return {**FAMILIES, **VARIANTS}[name].make()

@@ -7,65 +7,61 @@ import inspect
 import itertools
 import pickle
 import warnings
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import sharpmax as sx
-from sharpmax.torch import blocks
+from attention_cases import Largest
+from sharpmax.torch import blockwise
 from sharpmax.torch.multihead import MultiheadAttention
 
 BATCH, HEADS, QUERIES, KEYS, EMBED = 2, 3, 4, 7, 12
 PLAIN = sx.Constant(1.0)
 IMPLEMENTATIONS = ("reference", "streaming", "fused")
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "no bias": {"bias": False},
-    "bias_kv": {"add_bias_kv": True},
-    "zero_attn": {"add_zero_attn": True},
-    "kdim and vdim": {"kdim": 7, "vdim": 10},
-    "all": {"add_bias_kv": True, "add_zero_attn": True, "kdim": 7, "bias": False},
-}
 LAYOUTS = ("batch first", "sequence first", "unbatched", "unbatched, batch first")
-MASKS = {
-    "none": (None, None),
-    "padding": (None, "bool"),
-    "float padding": (None, "float"),
-    "attn": ("bool", None),
-    "float attn": ("float", None),
-    "attn of each head": ("bool heads", None),
-    "float attn of each head": ("float heads", None),
-    "both": ("bool", "bool"),
-    "both, attn of each head": ("bool heads", "bool"),
-    "both float": ("float", "float"),
-    "attn and float padding": ("bool", "float"),
-    "float attn and padding": ("float", "bool"),
-    "float attn of each head and padding": ("float heads", "bool"),
-}
+ALL_OPTIONS = {"add_bias_kv": True, "add_zero_attn": True, "kdim": 7, "bias": False}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """On tensors this small threads only wait for each other, on a busy machine for long."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+@dataclass(frozen=True)
+class Case:
+    """One of torch's modules, what it is called with, and ours that shares its parameters."""
 
-
-class Case(NamedTuple):
     stock: nn.MultiheadAttention
-    inputs: tuple[Tensor, Tensor, Tensor]
+    inputs: list[Tensor]
+    layout: str = "batch first"
 
     def ours(self, policy: Any = PLAIN, impl: str = "auto") -> MultiheadAttention:
         return MultiheadAttention.of(self.stock, policy=policy, impl=impl)
 
+    def masks(self, attn: str | None, padding: str | None, dtype=torch.float64) -> dict[str, Any]:
+        """Masks of these kinds that leave every query key 0."""
+        generator = torch.Generator().manual_seed(5)
+        unbatched = self.layout.startswith("unbatched")
 
-def case(options: dict[str, Any], layout: str = "batch first", dtype=torch.float64) -> Case:
+        def mask(kind: str, shape: tuple[int, ...]) -> Tensor:
+            hidden = torch.rand(shape, generator=generator) < 0.4
+            hidden[..., 0] = False
+            if kind.startswith("bool"):
+                return hidden
+            added = torch.randn(shape, generator=generator, dtype=dtype)
+            return added.masked_fill(hidden, -torch.inf)
+
+        given = {}
+        if attn is not None:
+            lead = ((1 if unbatched else BATCH) * HEADS,) if attn.endswith("heads") else ()
+            given["attn_mask"] = mask(attn, (*lead, QUERIES, KEYS))
+        if padding is not None:
+            given["key_padding_mask"] = mask(padding, (KEYS,) if unbatched else (BATCH, KEYS))
+        return given
+
+
+def make(layout: str = "batch first", dtype=torch.float64, **options: Any) -> Case:
     torch.manual_seed(3)
     batch_first = layout.endswith("batch first")
     stock = nn.MultiheadAttention(EMBED, HEADS, batch_first=batch_first, dtype=dtype, **options)
@@ -76,42 +72,31 @@ def case(options: dict[str, Any], layout: str = "batch first", dtype=torch.float
         shape = (BATCH, length, width) if layout == "batch first" else (length, BATCH, width)
         shape = (length, width) if layout.startswith("unbatched") else shape
         inputs.append(torch.randn(shape, dtype=dtype))
-    return Case(stock, tuple(inputs))
+    return Case(stock, inputs, layout)
 
 
-def masks(name: str, layout: str = "batch first", dtype=torch.float64) -> dict[str, Tensor]:
-    """Masks that leave every query key 0."""
-    attn, padding = MASKS[name]
-    torch.manual_seed(5)
-    batch = 1 if layout.startswith("unbatched") else BATCH
-
-    def mask(kind: str, shape: tuple[int, ...]) -> Tensor:
-        hidden = torch.rand(shape) < 0.4
-        hidden[..., 0] = False
-        if kind.startswith("bool"):
-            return hidden
-        return torch.randn(shape, dtype=dtype).masked_fill(hidden, -torch.inf)
-
-    given = {}
-    if attn is not None:
-        lead = (batch * HEADS,) if attn.endswith("heads") else ()
-        given["attn_mask"] = mask(attn, (*lead, QUERIES, KEYS))
-    if padding is not None:
-        given["key_padding_mask"] = mask(
-            padding, (KEYS,) if layout.startswith("unbatched") else (BATCH, KEYS)
-        )
-    return given
+OPTIONS = st.fixed_dictionaries(
+    {"bias": st.booleans(), "add_bias_kv": st.booleans(), "add_zero_attn": st.booleans()},
+    optional={"kdim": st.just(7), "vdim": st.just(10)},
+)
+CASES = st.builds(
+    lambda layout, options: make(layout, **options), st.sampled_from(LAYOUTS), OPTIONS
+)
+ATTN = st.sampled_from([None, "bool", "float", "bool heads", "float heads"])
+PADDING = st.sampled_from([None, "bool", "float"])
 
 
-def asked(stock: nn.MultiheadAttention, *inputs: Tensor, **given: Any) -> Any:
+def ask(stock: nn.MultiheadAttention, *inputs: Tensor, **given: Any) -> Any:
     """What torch answers; it warns of masks of different types, which it still serves."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Support for mismatched")
         return stock(*inputs, **given)
 
 
-def is_boolean(given: dict[str, Tensor]) -> bool:
-    return all(mask.dtype == torch.bool for mask in given.values())
+def implementations(given: dict[str, Tensor]) -> tuple[str, ...]:
+    """Those that take these masks."""
+    boolean = all(mask.dtype == torch.bool for mask in given.values())
+    return IMPLEMENTATIONS if boolean else IMPLEMENTATIONS[:2]
 
 
 def assert_close(ours: Tensor, theirs: Tensor, **tolerance: float) -> None:
@@ -127,124 +112,92 @@ def sharpened(weights: Tensor, policy: Any) -> Tensor:
     return powers / powers.sum(-1, keepdim=True)
 
 
-@pytest.mark.parametrize("given", MASKS)
-@pytest.mark.parametrize(
-    ("layout", "options"),
-    [
-        *itertools.product(LAYOUTS[1:], ["default", "all"]),
-        *((LAYOUTS[0], name) for name in OPTIONS),
-    ],
+@given(case=CASES, attn=ATTN, padding=PADDING, average=st.booleans())
+@torch.no_grad()
+def test_a_constant_of_one_is_torch_s(case, attn, padding, average):
+    given = case.masks(attn, padding)
+    theirs = ask(case.stock, *case.inputs, **given, average_attn_weights=average)
+    ours = case.ours()(*case.inputs, **given, average_attn_weights=average)
+    for answer, expected in zip(ours, theirs, strict=True):
+        assert_close(answer, expected)
+    for impl in implementations(given):
+        output, weights = case.ours(impl=impl)(*case.inputs, **given, need_weights=False)
+        assert_close(output, theirs[0])
+        assert output.is_contiguous()
+        assert weights is None
+    if "fused" not in implementations(given):
+        with pytest.raises(NotImplementedError, match="additive attn_mask"):
+            case.ours(impl="fused")(*case.inputs, **given, need_weights=False)
+
+
+@settings(max_examples=40)
+@given(
+    options=OPTIONS,
+    attn=ATTN,
+    padding=PADDING,
+    policy=st.sampled_from([sx.PAPER, sx.LogLength(2), sx.Constant(3.0)]),
 )
 @torch.no_grad()
-def test_a_constant_of_one_is_torch_s(layout, options, given):
-    stock, inputs = made = case(OPTIONS[options], layout)
-    given = masks(given, layout)
-    for average in (True, False):
-        theirs = asked(stock, *inputs, **given, average_attn_weights=average)
-        for answer, expected in zip(
-            made.ours()(*inputs, **given, average_attn_weights=average), theirs, strict=True
-        ):
-            assert_close(answer, expected)
-    for impl in IMPLEMENTATIONS:
-        ours = made.ours(impl=impl)
-        if impl == "fused" and not is_boolean(given):
-            with pytest.raises(NotImplementedError, match="additive attn_mask"):
-                ours(*inputs, **given, need_weights=False)
-            continue
-        output, weights = ours(*inputs, **given, need_weights=False)
-        assert_close(output, theirs[0])
-        assert weights is None
-
-
-@pytest.mark.parametrize("policy", [sx.PAPER, sx.LogLength(2), sx.Constant(3.0)], ids=repr)
-@pytest.mark.parametrize("given", ["none", "both", "float attn and padding"])
-@pytest.mark.parametrize("options", OPTIONS)
-@torch.no_grad()
-def test_weights_are_torch_s_sharpened(options, given, policy):
-    stock, inputs = made = case(OPTIONS[options])
-    given = masks(given)
-    plain = asked(stock, *inputs, **given, average_attn_weights=False)[1]
+def test_weights_are_torch_s_sharpened(options, attn, padding, policy):
+    case = make(**options)
+    given = case.masks(attn, padding)
+    plain = ask(case.stock, *case.inputs, **given, average_attn_weights=False)[1]
     expected = sharpened(plain, policy)
     assert not torch.allclose(expected, plain)
-    output, weights = made.ours(policy)(*inputs, **given, average_attn_weights=False)
+    output, weights = case.ours(policy)(*case.inputs, **given, average_attn_weights=False)
     assert_close(weights, expected)
-    assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
-    assert_close(made.ours(policy)(*inputs, **given)[1], expected.mean(1))
-
-    for impl in IMPLEMENTATIONS if is_boolean(given) else IMPLEMENTATIONS[:2]:
-        assert_close(made.ours(policy, impl)(*inputs, **given, need_weights=False)[0], output)
+    assert_close(case.ours(policy)(*case.inputs, **given)[1], expected.mean(1))
+    for impl in implementations(given):
+        assert_close(case.ours(policy, impl)(*case.inputs, **given, need_weights=False)[0], output)
 
 
 def test_the_output_is_weights_times_projected_values():
-    stock, inputs = made = case({})
-    output, weights = made.ours(sx.PAPER)(*inputs, average_attn_weights=False)
-    values = nn.functional.linear(
-        inputs[2], stock.in_proj_weight[2 * EMBED :], stock.in_proj_bias[2 * EMBED :]
-    )
-    heads = values.unflatten(-1, (HEADS, -1)).transpose(1, 2)
-    assert_close(output, stock.out_proj((weights @ heads).transpose(1, 2).flatten(2)))
+    case = make()
+    output, weights = case.ours(sx.PAPER)(*case.inputs, average_attn_weights=False)
+    packed, bias = case.stock.in_proj_weight[2 * EMBED :], case.stock.in_proj_bias[2 * EMBED :]
+    heads = nn.functional.linear(case.inputs[2], packed, bias).unflatten(-1, (HEADS, -1))
+    joined = (weights @ heads.transpose(1, 2)).transpose(1, 2).flatten(2)
+    assert_close(output, case.stock.out_proj(joined))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("same", ["qqq", "qqk", "qkk", "qkq", "qkv"])
 def test_self_attention_is_one_projection_and_the_same(same, layout):
     """What is one tensor is projected once; nothing else is."""
-    stock, (query, *_) = made = case({}, layout)
+    case = make(layout)
+    query = case.inputs[0]
     tensors = {"q": query, "k": query.flip(-1), "v": query.flip(-2)}
     inputs = [tensors[name] for name in same]
     for need_weights in (True, False):
-        assert_close(made.ours()(*inputs, need_weights=need_weights)[0], stock(*inputs)[0])
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_output_can_be_viewed(layout):
-    _, inputs = made = case({}, layout)
-    for need_weights in (True, False):
-        assert made.ours()(*inputs, need_weights=need_weights)[0].is_contiguous()
+        output = case.ours()(*inputs, need_weights=need_weights)[0]
+        assert_close(output, case.stock(*inputs)[0])
 
 
 CAUSAL = torch.ones(QUERIES, KEYS, dtype=torch.bool).triu(1)
-NOT_CAUSAL = ~torch.ones(QUERIES, KEYS, dtype=torch.bool).triu(0)
 
 
-@pytest.mark.parametrize("options", ["default", "bias_kv", "all"])
-@pytest.mark.parametrize("mask", [CAUSAL, NOT_CAUSAL], ids=["true", "false"])
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("need_weights", [False, True])
-def test_the_causal_hint_is_taken_when_torch_takes_it(options, mask, padded, need_weights):
+@given(options=OPTIONS, true=st.booleans(), padded=st.booleans(), need_weights=st.booleans())
+def test_the_causal_hint_is_taken_when_torch_takes_it(options, true, padded, need_weights):
     """A promise that is not true shows which of the two, flag or mask, was read."""
-    stock, inputs = made = case(OPTIONS[options])
+    case = make(**options)
+    mask = CAUSAL if true else ~torch.ones_like(CAUSAL).triu(0)
     given: dict[str, Any] = {"attn_mask": mask, "is_causal": True, "need_weights": need_weights}
     if padded:
         given["key_padding_mask"] = torch.zeros(BATCH, KEYS, dtype=torch.bool)
         given["key_padding_mask"][0, 4] = True
-    assert_close(made.ours()(*inputs, **given)[0], stock(*inputs, **given)[0])
+    assert_close(case.ours()(*case.inputs, **given)[0], case.stock(*case.inputs, **given)[0])
 
 
 def test_the_causal_hint_alone_is_an_error_as_in_torch():
-    stock, inputs = made = case({})
-    for module in (stock, made.ours()):
+    case = make()
+    for module in (case.stock, case.ours()):
         with pytest.raises(RuntimeError, match=r"attn_mask.*generate_square_subsequent_mask"):
-            module(*inputs, is_causal=True)
-
-
-class Largest(TorchDispatchMode):
-    """The size of the largest tensor that any operation made."""
-
-    numbers = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        answer = function(*args, **(kwargs or {}))
-        for tensor in answer if isinstance(answer, tuple | list) else (answer,):
-            if isinstance(tensor, Tensor):
-                stored = tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
-                self.numbers = max(self.numbers, stored)
-        return answer
+            module(*case.inputs, is_causal=True)
 
 
 @pytest.mark.parametrize("impl", ["streaming", "fused"])
 def test_the_matrix_is_held_only_for_weights(impl, monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK", 1 << 12)
+    monkeypatch.setattr(blockwise, "MAX_LOGITS", 1 << 12)
     torch.manual_seed(0)
     batch, heads, length = 2, 8, 64
     ours = MultiheadAttention(16, heads, batch_first=True, impl=impl).eval()
@@ -253,7 +206,7 @@ def test_the_matrix_is_held_only_for_weights(impl, monkeypatch):
     causal = torch.ones(length, length, dtype=torch.bool).triu(1)
     projected = 3 * batch * length * 16
     square, matrix = length * length, batch * heads * length * length
-    for given, allowed in (
+    for masks, allowed in (
         ({}, 0),
         ({"key_padding_mask": padding}, 0),
         ({"attn_mask": causal}, square),
@@ -261,20 +214,20 @@ def test_the_matrix_is_held_only_for_weights(impl, monkeypatch):
         ({"attn_mask": causal, "key_padding_mask": padding}, batch * square),
     ):
         with torch.no_grad(), Largest() as largest:
-            ours(x, x, x, **given, need_weights=False)
-        assert largest.numbers <= max(allowed, projected), given
+            ours(x, x, x, **masks, need_weights=False)
+        assert largest.made <= max(allowed, projected), masks
     with torch.no_grad(), Largest() as largest:
         ours(x, x, x)
-    assert largest.numbers >= matrix > max(batch * square, projected)
+    assert largest.made >= matrix > max(batch * square, projected)
 
 
 def test_dropout_is_torch_s():
     """With weights the numbers drawn are the same, so the answers are."""
-    stock, inputs = made = case({"dropout": 0.5})
+    case = make(dropout=0.5)
     answers = []
-    for module in (stock, made.ours()):
+    for module in (case.stock, case.ours()):
         torch.manual_seed(11)
-        answers.append(module(*inputs, average_attn_weights=False))
+        answers.append(module(*case.inputs, average_attn_weights=False))
     for ours, theirs in zip(*answers, strict=True):
         assert_close(ours, theirs)
     assert (answers[0][1] == 0).any()
@@ -282,110 +235,106 @@ def test_dropout_is_torch_s():
 
 @pytest.mark.parametrize("need_weights", [True, False])
 def test_dropout_is_for_training(need_weights):
-    _, inputs = made = case({"dropout": 1.0})
-    ours, kept = made.ours(sx.PAPER), case({}).ours(sx.PAPER)
-    output, weights = ours(*inputs, need_weights=need_weights)
+    case = make(dropout=1.0)
+    ours, kept = case.ours(sx.PAPER), make().ours(sx.PAPER)
+    output, weights = ours(*case.inputs, need_weights=need_weights)
     assert_close(output, ours.out_proj.bias.expand_as(output))
     assert weights is None or not weights.any()
-    assert_close(ours.eval()(*inputs, need_weights=need_weights)[0], kept(*inputs)[0])
+    evaluated = ours.eval()(*case.inputs, need_weights=need_weights)[0]
+    assert_close(evaluated, kept(*case.inputs)[0])
 
 
-@pytest.mark.parametrize("given", ["none", "both", "float attn", "float attn and padding"])
-@pytest.mark.parametrize("options", ["default", "all"])
-def test_half_precision(options, given):
-    stock, inputs = made = case(OPTIONS[options], dtype=torch.bfloat16)
-    exact, wide = case(OPTIONS[options]), tuple(tensor.double() for tensor in inputs)
-    exact.stock.load_state_dict(stock.state_dict())
-    for dtype in (torch.bfloat16, torch.float32):  # of a float mask
-        given_here = masks(given, dtype=dtype)
-        wide_masks = {
-            name: mask if mask.dtype == torch.bool else mask.double()
-            for name, mask in given_here.items()
-        }
-        theirs = asked(exact.stock, *wide, **wide_masks)
-        output, weights = made.ours()(*inputs, **given_here)
-        assert output.dtype == weights.dtype == torch.bfloat16
-        assert_close(weights.double(), theirs[1], rtol=0, atol=0.01)
-        # Sums of products of about 1 in size, each rounded to 1/256.
-        assert_close(output.double(), theirs[0], rtol=0, atol=0.03)
-        for impl in IMPLEMENTATIONS if is_boolean(given_here) else IMPLEMENTATIONS[:2]:
-            alone = made.ours(impl=impl)(*inputs, **given_here, need_weights=False)[0]
-            assert alone.dtype == torch.bfloat16
-            assert_close(alone.double(), theirs[0], rtol=0, atol=0.03)
+@pytest.mark.parametrize(
+    ("attn", "padding"), [(None, None), ("bool", "bool"), ("float", None), ("float", "bool")]
+)
+@pytest.mark.parametrize("options", [{}, ALL_OPTIONS], ids=["default", "all"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_half_precision(options, attn, padding, dtype):
+    """With a float mask of this type."""
+    case, exact = make(dtype=torch.bfloat16, **options), make(**options)
+    exact.stock.load_state_dict(case.stock.state_dict())
+    given = case.masks(attn, padding, dtype)
+    wide = {
+        name: mask if mask.dtype == torch.bool else mask.double() for name, mask in given.items()
+    }
+    theirs = ask(exact.stock, *(tensor.double() for tensor in case.inputs), **wide)
+    output, weights = case.ours()(*case.inputs, **given)
+    assert output.dtype == weights.dtype == torch.bfloat16
+    assert_close(weights.double(), theirs[1], rtol=0, atol=0.01)
+    # Sums of products of about 1 in size, each rounded to 1/256.
+    assert_close(output.double(), theirs[0], rtol=0, atol=0.03)
+    for impl in implementations(given):
+        alone = case.ours(impl=impl)(*case.inputs, **given, need_weights=False)[0]
+        assert alone.dtype == torch.bfloat16
+        assert_close(alone.double(), theirs[0], rtol=0, atol=0.03)
 
 
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("impl", IMPLEMENTATIONS)
 def test_autocast(impl, need_weights):
     """Appended keys are parameters in single precision, beside projections in half."""
-    stock, inputs = made = case(OPTIONS["all"], dtype=torch.float32)
+    case = make(dtype=torch.float32, **ALL_OPTIONS)
     with torch.autocast("cpu", torch.bfloat16):
-        output = made.ours(impl=impl)(*inputs, need_weights=need_weights)[0]
+        output = case.ours(impl=impl)(*case.inputs, need_weights=need_weights)[0]
     assert output.dtype == torch.bfloat16
-    assert_close(output.float(), stock(*inputs)[0], rtol=0.05, atol=0.05)
+    assert_close(output.float(), case.stock(*case.inputs)[0], rtol=0.05, atol=0.05)
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-def test_gradients_are_torch_s(options):
-    stock, inputs = made = case(OPTIONS[options])
-    mask = masks("float attn of each head")["attn_mask"].requires_grad_()
+@settings(max_examples=25)
+@given(
+    options=OPTIONS,
+    attn=st.sampled_from([None, "bool", "float heads"]),
+    impl=st.sampled_from(["weights", *IMPLEMENTATIONS]),
+    policy=st.sampled_from([PLAIN, sx.PAPER]),
+)
+def test_gradients(options, attn, impl, policy):
+    """Torch's where nothing is sharpened; through the temperature, those of the weights."""
+    case = make(**options)
+    given = case.masks(attn, "bool" if attn == "bool" else None)
+    if impl == "fused" and impl not in implementations(given):
+        impl = "streaming"
+    leaves = [mask.requires_grad_() for mask in given.values() if mask.is_floating_point()]
 
-    def gradients(module: nn.Module, given: dict[str, Any]) -> list[Tensor]:
-        output = asked(module, *inputs, **given)[0]
-        tensors = [*module.parameters(), *([mask] if given.get("attn_mask") is mask else [])]
-        return list(torch.autograd.grad(output.square().sum(), tensors))
+    def gradients(module: nn.Module, **how: Any) -> tuple[Tensor, ...]:
+        output = ask(module, *case.inputs, **given, **how)[0]
+        tensors = [*module.parameters(), *leaves]
+        return torch.autograd.grad(output.square().sum(), tensors)
 
-    for given in ({}, masks("both"), {"attn_mask": mask}):
-        theirs = gradients(stock, given)
-        for impl in ("weights", *IMPLEMENTATIONS):
-            if impl == "fused" and not is_boolean(given):
-                continue
-            how = {"need_weights": impl == "weights"}
-            ours = made.ours(impl="auto" if impl == "weights" else impl)
-            for mine, its in zip(gradients(ours, {**given, **how}), theirs, strict=True):
-                assert_close(mine, its, rtol=1e-8, atol=1e-10)
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-def test_gradients_run_through_the_temperature(options):
-    _, inputs = made = case(OPTIONS[options])
-    found = []
-    for impl in ("weights", *IMPLEMENTATIONS):
-        ours = made.ours(sx.PAPER, "auto" if impl == "weights" else impl)
-        output = ours(*inputs, need_weights=impl == "weights")[0]
-        found.append(torch.autograd.grad(output.square().sum(), list(ours.parameters())))
-    for gradients in found:
-        for mine, first in zip(gradients, found[0], strict=True):
-            assert mine.any()
-            assert_close(mine, first, rtol=1e-8, atol=1e-9)
+    ours = case.ours(policy, "auto" if impl == "weights" else impl)
+    found = gradients(ours, need_weights=impl == "weights")
+    expected = gradients(case.stock if policy is PLAIN else case.ours(policy))
+    for mine, theirs in zip(found, expected, strict=True):
+        assert_close(mine, theirs, rtol=1e-8, atol=1e-9)
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@settings(max_examples=15)
+@given(options=OPTIONS)
 def test_state_dicts_go_both_ways(options):
-    stock, inputs = case(OPTIONS[options])
+    case, other = make(**options), make(**options)
     ours = MultiheadAttention(
-        EMBED, HEADS, batch_first=True, dtype=torch.float64, policy=PLAIN, **OPTIONS[options]
+        EMBED, HEADS, batch_first=True, dtype=torch.float64, policy=PLAIN, **options
     )
-    assert ours.state_dict().keys() == stock.state_dict().keys()
-    assert not torch.allclose(ours(*inputs)[0], stock(*inputs)[0])
-    ours.load_state_dict(stock.state_dict(), strict=True)
-    assert_close(ours(*inputs)[0], stock(*inputs)[0])
-    other, _ = case(OPTIONS[options])
-    nn.init.zeros_(other.out_proj.weight)
-    other.load_state_dict(ours.state_dict(), strict=True)
-    assert_close(other(*inputs)[0], stock(*inputs)[0])
+    expected = case.stock(*case.inputs)[0]
+    assert ours.state_dict().keys() == case.stock.state_dict().keys()
+    assert not torch.allclose(ours(*case.inputs)[0], expected)
+    ours.load_state_dict(case.stock.state_dict(), strict=True)
+    assert_close(ours(*case.inputs)[0], expected)
+    nn.init.zeros_(other.stock.out_proj.weight)
+    other.stock.load_state_dict(ours.state_dict(), strict=True)
+    assert_close(other.stock(*case.inputs)[0], expected)
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@settings(max_examples=15)
+@given(options=OPTIONS)
 def test_it_begins_and_begins_again_as_torch_s(options):
-    made = []
+    modules = []
     for kind in (nn.MultiheadAttention, MultiheadAttention):
         torch.manual_seed(4)
-        module = kind(EMBED, HEADS, **OPTIONS[options])
-        made.append((module, copy.deepcopy(module.state_dict())))
+        module = kind(EMBED, HEADS, **options)
+        modules.append((module, copy.deepcopy(module.state_dict())))
         torch.manual_seed(9)
         module._reset_parameters()
-    (stock, first), (ours, second) = made
+    (stock, first), (ours, second) = modules
     for name, theirs in first.items():
         assert torch.equal(second[name], theirs), name
         assert torch.equal(ours.state_dict()[name], stock.state_dict()[name]), name
@@ -407,17 +356,17 @@ def test_the_constructor_is_torch_s_and_two_more():
     assert [(x.name, x.default) for x in forward] == [(x.name, x.default) for x in stock]
 
 
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("options", [{}, ALL_OPTIONS], ids=["default", "all"])
 @pytest.mark.parametrize(
     "copied", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))]
 )
 def test_copies_are_the_same(options, copied):
-    _, inputs = made = case(OPTIONS[options])
-    ours = made.ours(sx.Saturating(sx.PAPER), "streaming").eval()
+    case = make(**options)
+    ours = case.ours(sx.Saturating(sx.PAPER), "streaming").eval()
     again = copied(ours)
     assert (again.policy, again.impl, again.training) == (ours.policy, "streaming", False)
     assert not again._qkv_same_embed_dim
-    assert_close(again(*inputs)[0], ours(*inputs)[0])
+    assert_close(again(*case.inputs)[0], ours(*case.inputs)[0])
     assert again.out_proj.weight is not ours.out_proj.weight
 
 
@@ -427,42 +376,38 @@ def test_its_text_shows_the_policy():
     assert "(out_proj)" in text
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("training", [True, False])
+@settings(max_examples=15)
+@given(options=OPTIONS, training=st.booleans())
 def test_one_made_of_another_shares_its_parameters(options, training):
-    stock, inputs = made = case({**OPTIONS[options], "dropout": 0.25})
-    stock.train(training)
-    ours = made.ours(sx.PAPER, "streaming")
-    theirs = dict(stock.named_parameters())
-    assert ours.state_dict().keys() == stock.state_dict().keys()
+    case = make(dropout=0.25, **options)
+    case.stock.train(training)
+    ours = case.ours(sx.PAPER, "streaming")
+    theirs = dict(case.stock.named_parameters())
+    assert ours.state_dict().keys() == case.stock.state_dict().keys()
     for name, parameter in ours.named_parameters():
         assert parameter is theirs.pop(name)
     assert not theirs
-    assert (ours.training, ours.dropout, ours.policy, ours.impl) == (
-        training,
-        0.25,
-        sx.PAPER,
-        "streaming",
-    )
+    assert (ours.training, ours.dropout) == (training, 0.25)
+    assert (ours.policy, ours.impl) == (sx.PAPER, "streaming")
     again = MultiheadAttention.of(ours, policy=PLAIN).eval()
-    assert_close(again(*inputs)[0], stock.eval()(*inputs)[0])
+    assert_close(again(*case.inputs)[0], case.stock.eval()(*case.inputs)[0])
 
 
-def test_a_query_that_sees_nothing():
+@pytest.mark.parametrize("policy", [PLAIN, sx.PAPER], ids=["plain", "paper"])
+def test_a_query_that_sees_nothing(policy):
     """Torch gives NaN."""
-    _, inputs = made = case({})
+    case = make()
     hidden = torch.zeros(QUERIES, KEYS, dtype=torch.bool)
     hidden[2] = True
     added = torch.zeros(QUERIES, KEYS, dtype=torch.float64).masked_fill(hidden, -torch.inf)
-    for policy, mask in itertools.product((PLAIN, sx.PAPER), (hidden, added)):
-        for impl in IMPLEMENTATIONS[: 3 if mask is hidden else 2]:
-            for need_weights in (True, False):
-                ours = made.ours(policy, impl)
-                output, weights = ours(*inputs, attn_mask=mask, need_weights=need_weights)
-                assert_close(output[:, 2], ours.out_proj.bias.expand(BATCH, -1))
-                assert weights is None or not weights[:, 2].any()
-                for gradient in torch.autograd.grad(output.sum(), list(ours.parameters())):
-                    assert gradient.isfinite().all()
+    for mask, need_weights in itertools.product((hidden, added), (True, False)):
+        for impl in implementations({"attn_mask": mask}):
+            ours = case.ours(policy, impl)
+            output, weights = ours(*case.inputs, attn_mask=mask, need_weights=need_weights)
+            assert_close(output[:, 2], ours.out_proj.bias.expand(BATCH, -1))
+            assert weights is None or not weights[:, 2].any()
+            for gradient in torch.autograd.grad(output.sum(), list(ours.parameters())):
+                assert gradient.isfinite().all()
 
 
 @pytest.mark.parametrize("sizes", [(0, 3, 4), (2, 0, 4), (2, 3, 0)])

@@ -60,12 +60,13 @@ def calibrate(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Find the few heads of a model that are worth sharpening, and how much: a readable file for
-    `sharpmax evaluate --policy` and `sharpmax.hf.sharpen`.
+    `sharpmax evaluate --policy` and `sharpmax.hf.sharpen`. Interrupted calibrations resume when you
+    run the same command again.
     """
     path = out / f"calibration-{choose}.json"
     refuse_overwriting([path], overwrite)
     # Imported late: `sharpmax --help` should not wait for a framework.
-    from sharpmax.hf import calibrate, load
+    from sharpmax.hf import calibrate, forget, load
 
     wanted = {
         "short": None if short is None else numbers("--short", short),
@@ -79,6 +80,7 @@ def calibrate(
         trust_remote_code=trust_remote_code,
         report=say,
     )
+    checkpoint = path.with_suffix(".part.json")
     with bar("calibrating") as progress:
         found = calibrate(
             loaded.model,
@@ -89,10 +91,12 @@ def calibrate(
             questions=questions,
             seed=seed,
             name=loaded.name,
+            resume=checkpoint,
             progress=progress,
             **wanted,
         )
     written = found.save(path, overwrite=overwrite)
+    forget(checkpoint)
     Console(highlight=False).print(table(found))
     typer.echo(f"Written: {written}")
 

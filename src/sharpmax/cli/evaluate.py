@@ -73,9 +73,9 @@ def evaluate(
     """
     # Imported late: `sharpmax --help` should not wait for a framework.
     from sharpmax.hf import evaluate, forget, load
-    from sharpmax.hf.evaluate.tasks import task_of
+    from sharpmax.hf.evaluate.tasks import resolve_task
 
-    task_of(task)
+    resolve_task(task)
     refuse_overwriting(files_of(out, task), overwrite)
     asked = None if lengths is None else numbers("--lengths", lengths)
     arms = dict(arm_named(text) for text in policy or ["paper"])
@@ -142,7 +142,7 @@ def table(result: Evaluation) -> Table:
     for heading in (config["unit"], "", "right %", "change", "95 %", "p", "log p"):
         made.add_column(heading, justify="left" if heading == "" else "right", no_wrap=True)
     for row in result.measurements["rows"]:
-        cells = [f"{row['length']:,}" if row["arm"] == result.arms[0] else "", row["arm"]]
+        cells = [f"{row['length']:,}" if row["arm"] == result.conditions[0] else "", row["arm"]]
         cells.append(percent(row["accuracy"]["mean"]))
         if "compared" not in row:
             made.add_row(*cells, "", "", "", f"{row['log_probability']:.2f}")

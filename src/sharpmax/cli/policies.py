@@ -52,9 +52,9 @@ def arm_named(text: str) -> tuple[str, Any]:
     calibration stands for, and the name to print for it.
     """
     # Imported late: `sharpmax --help` should not wait for a framework.
-    from sharpmax.hf import Arm, Calibration
+    from sharpmax.hf import Calibration, Condition
 
     if text.endswith(".json"):
-        return Path(text).stem, Arm(Calibration.load(text))
+        return Path(text).stem, Condition(Calibration.load(text))
     name, at, layers = text.partition("@")
-    return text, Arm(policy_named(name), numbers("--policy", layers) if at else None)
+    return text, Condition(policy_named(name), numbers("--policy", layers) if at else None)

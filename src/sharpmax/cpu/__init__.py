@@ -1,8 +1,8 @@
-"""Attention on a CPU, in NumPy arrays: adaptive temperature at nearly the price of ordinary
-attention, and how dispersed each row is, for less.
+"""Attention on a CPU for NumPy arrays: adaptive temperature, and statistics of each row.
 
-Compiled by numba on the first call, which takes some seconds, and kept for the next. For PyTorch
-this is `impl="cpu"` of `sharpmax.torch`.
+It costs nearly as much as ordinary attention; the statistics alone cost less. Numba compiles it at
+the first call, which takes some seconds, and keeps the result for later processes. For PyTorch this
+is `impl="cpu"` of `sharpmax.torch`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,6 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError(error.name or "numba", "cpu", "sharpmax.cpu") from error
 
-from sharpmax.cpu.arrays import Attended, Stats, attention, attention_stats
+from sharpmax.cpu.api import Attended, Stats, attention, attention_stats
 
 __all__ = ["Attended", "Stats", "attention", "attention_stats"]

@@ -5,6 +5,9 @@ Needs the extra `sharpmax[hf]`.
 
 from __future__ import annotations
 
+import warnings
+from typing import Any
+
 from sharpmax._errors import MissingExtraError
 
 try:
@@ -15,7 +18,7 @@ except ModuleNotFoundError as error:
 
 from sharpmax.hf.certify.certify import Certificate, certify
 from sharpmax.hf.checkpoint import forget
-from sharpmax.hf.evaluate.conditions import Arm
+from sharpmax.hf.evaluate.conditions import Condition
 from sharpmax.hf.evaluate.evaluate import Evaluation, evaluate
 from sharpmax.hf.loading.loader import load
 from sharpmax.hf.patch.attention import register
@@ -27,9 +30,9 @@ from sharpmax.hf.tune.calibration import Calibration
 
 __all__ = [
     "AdaptiveTemperatureLogitsProcessor",
-    "Arm",
     "Calibration",
     "Certificate",
+    "Condition",
     "Evaluation",
     "LengthTemperatureWarning",
     "OtherWeightsWarning",
@@ -43,3 +46,10 @@ __all__ = [
     "scan",
     "sharpen",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Arm":
+        warnings.warn("Arm is deprecated: use Condition", DeprecationWarning, stacklevel=2)
+        return Condition
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

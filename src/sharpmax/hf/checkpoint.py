@@ -1,98 +1,146 @@
-"""What is finished of long work, kept in a file until its result is saved, so that work that was
-killed goes on where it stopped, to the same numbers.
+"""Checkpoint files: unfinished work on disk, so that an interrupted job resumes.
+
+`scan`, `evaluate` and `calibrate` take the path of such a file as `resume=`. A resumed job gives
+the same numbers as one that ran through.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from sharpmax._errors import UserError
-from sharpmax.hf.scan.forward import PassStatistics
-from sharpmax.results import Result, Stopwatch
+from sharpmax.results import Provenance, Result, Stopwatch
 
-KIND = "scan-part"
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+SECONDS_BETWEEN_SAVES = 5.0
+"""Default pause for jobs with many short steps."""
+
+_SUFFIX = "-checkpoint"
 
 
-@dataclass
-class Parts:
-    """Finished lengths of a scan."""
+class Checkpoint:
+    """The state of an unfinished job, saved to a file and restored from it.
 
-    path: Path | None
-    config: dict[str, Any]
-    done: dict[int, PassStatistics] = field(default_factory=dict)
+    Opening restores whatever an earlier run with the same config has saved. The job changes
+    `arrays` and `values` and calls `save` after each finished step.
 
-    @staticmethod
-    def open(path: str | Path | None, config: dict[str, Any]) -> Parts:
-        """Empty, or with what a scan of the same config has left there."""
-        parts = Parts(None if path is None else Path(path), config)
-        left = None if parts.path is None else left_behind(parts.path, KIND, config)
-        if left is None:
-            return parts
-        seconds = left.measurements["seconds"]
-        for length in left.measurements["lengths"]:
-            mark = f"{length}_"
-            arrays = {
-                name.removeprefix(mark): array
-                for name, array in left.arrays.items()
-                if name.startswith(mark)
-            }
-            parts.done[length] = PassStatistics(arrays, seconds[str(length)])
-        return parts
+    Example:
+        checkpoint = Checkpoint("job.part.json", "sum", {"seed": 0})
+        total = checkpoint.array("total", (3,), 0.0)
+        for step in range(checkpoint.values.get("step", 0), 10):
+            total += step
+            checkpoint.values["step"] = step + 1
+            checkpoint.save(every=5.0)
+        checkpoint.remove()
 
-    def add(self, length: int, found: PassStatistics) -> None:
-        """Keep a finished length, on disk too."""
-        self.done[length] = found
-        if self.path is None:
+    Args:
+        path: The file. None keeps the state in memory only.
+        kind: The kind of job, such as "scan".
+        config: Everything that the job's numbers depend on, as JSON values.
+
+    Attributes:
+        arrays: NumPy arrays by name.
+        values: JSON values by name.
+
+    Raises:
+        UserError: The file belongs to a job of another kind or config, or it is damaged.
+    """
+
+    def __init__(self, path: str | Path | None, kind: str, config: dict[str, Any]) -> None:
+        self.path = None if path is None else Path(path)
+        self.kind = kind
+        self.config = json.loads(json.dumps(config, default=np.generic.item))
+        self.arrays: dict[str, np.ndarray] = {}
+        self.values: dict[str, Any] = {}
+        self._last_save = time.monotonic()
+        self._provenance: Provenance | None = None
+        if self.path is not None and self.path.exists():
+            self._restore(self.path)
+
+    def _restore(self, path: Path) -> None:
+        saved = Result.load(path)
+        if saved.kind != self.kind + _SUFFIX:
+            raise UserError(
+                f"{path} is a result of kind {saved.kind!r}, not the checkpoint of a {self.kind}: "
+                "give another file"
+            )
+        names = saved.config | self.config
+        differing = [name for name in names if saved.config.get(name) != self.config.get(name)]
+        if differing:
+            raise UserError(
+                f"{path} is the checkpoint of another {self.kind} ({', '.join(differing)} differ): "
+                "delete it, or repeat the command that wrote it to finish that job"
+            )
+        self.arrays, self.values = dict(saved.arrays), dict(saved.measurements)
+
+    def array(
+        self, name: str, shape: tuple[int, ...], fill: float, dtype: DTypeLike = np.float64
+    ) -> np.ndarray:
+        """Return the restored array of this name, or add a new one filled with `fill`.
+
+        Changes made to it in place are saved by the next `save`.
+
+        Args:
+            name: The name in `arrays`.
+            shape: The shape of a new array.
+            fill: The value of a new array's elements.
+            dtype: The type of a new array's elements.
+
+        Returns:
+            The array that `arrays` holds.
+        """
+        return self.arrays.setdefault(name, np.full(shape, fill, dtype))
+
+    def save(self, every: float = 0.0) -> None:
+        """Write the state, replacing the file atomically: a kill leaves the old file or the new.
+
+        Args:
+            every: Skip this save if the last one was less than this many seconds ago.
+        """
+        if self.path is None or time.monotonic() - self._last_save < every:
             return
-        arrays = {
-            f"{length}_{name}": array
-            for length, one in self.done.items()
-            for name, array in one.arrays.items()
-        }
+        if self._provenance is None:  # once: it starts processes to find the commit
+            self._provenance = Stopwatch().provenance()
         result = Result(
-            kind=KIND,
+            kind=self.kind + _SUFFIX,
             config=self.config,
-            seeds=(self.config["seed"],),
-            measurements={
-                "lengths": list(self.done),
-                "seconds": {str(length): one.seconds for length, one in self.done.items()},
-            },
-            provenance=Stopwatch().provenance(),
+            seeds=(),
+            measurements=self.values,
+            provenance=self._provenance,
         )
-        result.with_arrays(**arrays).save(self.path, overwrite=True)
+        result.with_arrays(**self.arrays).save(self.path, overwrite=True)
+        self._last_save = time.monotonic()
 
-
-def left_behind(path: Path, kind: str, config: dict[str, Any]) -> Result | None:
-    """What work of this kind and config has left there to be resumed, if any."""
-    if not path.exists():
-        return None
-    left, what = Result.load(path), kind.removesuffix("-part")
-    if left.kind != kind:
-        raise UserError(f"{path} is a result of kind {left.kind!r}, not of a {what} to resume")
-    differing = [name for name in config if left.config.get(name) != _plain(config[name])]
-    if differing:
-        raise UserError(
-            f"{path} is left from another {what} ({', '.join(differing)} differ): delete it, or "
-            "repeat the command it came from to finish it"
-        )
-    return left
+    def remove(self) -> None:
+        """Delete the file, if there is one."""
+        if self.path is not None:
+            forget(self.path)
 
 
 def forget(path: str | Path) -> None:
-    """Remove what was kept to be resumed, once its result is saved."""
+    """Delete a checkpoint file and its arrays, once the result of the job is saved.
+
+    Does nothing if the file does not exist.
+
+    Args:
+        path: What was given as `resume=` to `scan`, `evaluate` or `calibrate`.
+
+    Raises:
+        UserError: The file is not a checkpoint.
+    """
     path = Path(path)
     if not path.exists():
         return
-    arrays_file = Result.load(path).arrays_file
+    saved = Result.load(path)
+    if not saved.kind.endswith(_SUFFIX):
+        raise UserError(f"{path} is a result of kind {saved.kind!r}, not a checkpoint: not deleted")
     path.unlink()
-    if arrays_file is not None:
-        path.with_name(arrays_file).unlink(missing_ok=True)
-
-
-def _plain(value: Any) -> Any:
-    """As JSON gives it back."""
-    if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+    if saved.arrays_file is not None:
+        path.with_name(saved.arrays_file).unlink(missing_ok=True)

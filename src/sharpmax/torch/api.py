@@ -1,20 +1,19 @@
-"""Attention for PyTorch that knows how dispersed it is: what users call.
+"""Attention functions for PyTorch, and the choice of an implementation.
 
-The name of a function says what is computed, `impl` says how:
+The function name says what is computed, `impl` says how:
 
-- `"reference"`: readable, holds the whole matrix; the specification, and any normaliser.
+- `"reference"`: readable, holds the whole matrix; the specification, and the only one that takes a
+  normaliser.
 - `"streaming"`: plain torch by blocks of rows; every option, device and type.
-- `"cpu"`: compiled for the CPU, one pass over the keys; without gradients, see `cpu.refusal`.
-- `"fused"`: two calls of a fused kernel that returns the log-sum-exp; see `fused.refusal` for what
-  it cannot do.
-- `"triton"`: two passes of kernels of our own on CUDA; see `triton_attention.refusal`.
-- `"auto"`: `reference` if a normaliser is given. Where the entropy is looked at, `cpu` if it can do
-  all that is asked; if not, `streaming` for an output on a CPU without gradients, where it is the
-  faster one. Else `fused` where it can do all that is asked; else, on CUDA, `triton` where it can
-  (softcap, additive masks, windows, gradients with sinks) and a small trial on this GPU was right;
-  else `streaming`.
+- `"cpu"`: compiled for the CPU, one pass over the keys; no gradients.
+- `"fused"`: two calls of a fused kernel that returns the log-sum-exp. A single query per head
+  (decoding) runs as `streaming`, which reads the keys once.
+- `"triton"`: two passes of our own CUDA kernels.
+- `"auto"`: see `_choose_automatically`.
 
-An implementation asked for by name runs or raises.
+Each implementation is a module with `attend(inputs, policy, ...)`, and all but the first two have a
+`refusal(inputs, ...)` that names what they cannot do. An implementation requested by name runs or
+raises. Implementations do not import each other.
 """
 
 from __future__ import annotations
@@ -26,26 +25,25 @@ import torch
 from torch import Tensor
 
 from sharpmax.policies import PAPER, Policy, needs_entropy, traits
-from sharpmax.torch import cpu, fused, reference, streaming, triton_attention, triton_trial
-from sharpmax.torch.problem import Problem, pose
+from sharpmax.torch import cpu, fused, reference, streaming
+from sharpmax.torch.interface import AttentionOutput, AttentionStats, Inputs, prepare_inputs
 from sharpmax.torch.reference import Normaliser
-from sharpmax.torch.stats import AttentionOutput, AttentionStats
+from sharpmax.torch.triton import attention as triton
+from sharpmax.torch.triton import trial
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-    Mask = (
-        Bool[Tensor, "*batch|1 heads|1 query|1 key|1"]
-        | Float[Tensor, "*batch|1 heads|1 query|1 key|1"]
-    )
+    # Any shape that broadcasts to the logits, [*batch, heads, query, key].
+    Mask = Bool[Tensor, "..."] | Float[Tensor, "..."]
 
 IMPLEMENTATIONS = ("auto", "reference", "streaming", "fused", "cpu", "triton")
 
 
 def scaled_dot_product_attention(
-    query: Float[Tensor, "*batch heads query dim"],
-    key: Float[Tensor, "*batch kv_heads key dim"],
-    value: Float[Tensor, "*batch kv_heads key value_dim"],
+    query: Float[Tensor, "*batch_heads query dim"],
+    key: Float[Tensor, "*#kv_batch_heads key dim"],
+    value: Float[Tensor, "*#kv_batch_heads key value_dim"],
     attn_mask: Mask | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
@@ -58,24 +56,53 @@ def scaled_dot_product_attention(
     policy: Policy = PAPER,
     normaliser: Normaliser | None = None,
     impl: str = "auto",
-) -> Float[Tensor, "*batch heads query value_dim"]:
-    """Attention whose rows are sharpened by as much as their entropy asks for; in place of
-    `torch.nn.functional.scaled_dot_product_attention`, argument by argument.
+) -> Float[Tensor, "... query value_dim"]:
+    """Compute attention whose rows are sharpened according to their entropy.
 
-        output_i = sum_j softmax_j(b_i * s_ij) v_j,    b_i = policy(H_i, n_i)
+    Softmax attention spreads thinner as inputs grow. Replace
+    `torch.nn.functional.scaled_dot_product_attention` by this function, argument by argument, to
+    sharpen each row by a factor that a policy computes from its entropy and length:
+
+        output_i = sum_j softmax_j(b_i * s_ij) * v_j,    b_i = policy(H_i, n_i)
         s_ij = scale * <q_i, k_j>, with a softcap c * tanh(s_ij / c), plus the additive mask
 
-    H_i is the entropy of softmax(s_i) and n_i the number of keys that query i can see. A query that
-    sees nothing gives zeros. A boolean mask is True where a key may be seen. An additive mask is
-    part of the logit and sharpened with it; -inf, and the lowest number of its type, hide the key.
-    `sinks` is one logit a head that takes part in the normalisation, is not sharpened, and whose
-    weight goes nowhere. `is_causal` lets query i see keys 0 to i, and may be combined with a mask.
-    `window` lets it see only keys less than that far from i: with `is_causal`, the last `window`.
+    H_i is the entropy of softmax(s_i) in nats and n_i the number of keys that query i can see
+    (arXiv 2410.01104). A query that sees no key gives zeros.
 
-    `policy=sharpmax.Constant(1.0)` is plain attention. `normaliser(logits, where=, axis=-1)`
-    replaces the softmax altogether.
+    Args:
+        query: [*batch, heads, query, dim]. Batch axes broadcast; batch and heads may be missing.
+        key: [*batch, kv_heads, key, dim].
+        value: [*batch, kv_heads, key, value_dim].
+        attn_mask: Any shape that broadcasts to [*batch, heads, query, key]. Boolean: True where a
+            key may be seen. Floating: added to the logit and sharpened with it; -inf, and the
+            lowest number of its type, hide the key.
+        dropout_p: Probability of dropping a weight.
+        is_causal: Query i sees keys 0 to i. May be combined with a mask.
+        scale: Factor on the products; by default 1 / sqrt(dim).
+        enable_gqa: Let query heads share key heads.
+        softcap: Replace a logit s by softcap * tanh(s / softcap), before the mask is added.
+        sinks: One logit per head that takes part in the normalisation, is not sharpened, and whose
+            weight goes nowhere.
+        window: Query i sees only keys less than this far from i: with `is_causal`, the last
+            `window` keys.
+        policy: Function of (entropy, count) that returns the inverse temperature of each row.
+            `sharpmax.Constant(1.0)` is plain attention.
+        normaliser: Function `normaliser(logits, where=, axis=-1)` that replaces the softmax.
+        impl: How to compute it: "auto", "reference", "streaming", "fused", "cpu" or "triton".
+
+    Returns:
+        The output, [*batch, heads, query, value_dim], in the type of the query.
+
+    Raises:
+        TypeError: If an argument has the wrong type.
+        ValueError: If shapes do not fit, or a number is out of range.
+        NotImplementedError: If the implementation requested by name lacks an option.
+
+    Example:
+        >>> q, k, v = torch.randn(3, 1, 8, 1000, 64)
+        >>> sharp = scaled_dot_product_attention(q, k, v, is_causal=True)
     """
-    problem = pose(
+    inputs = prepare_inputs(
         query,
         key,
         value,
@@ -88,14 +115,13 @@ def scaled_dot_product_attention(
         sinks=sinks,
         window=window,
     )
-    output, _ = _dispatch(problem, policy, normaliser, impl, stats=False)
-    return output
+    return _run(inputs, policy, normaliser, impl, stats=False)[0]
 
 
 def attention(
-    query: Float[Tensor, "*batch heads query dim"],
-    key: Float[Tensor, "*batch kv_heads key dim"],
-    value: Float[Tensor, "*batch kv_heads key value_dim"],
+    query: Float[Tensor, "*batch_heads query dim"],
+    key: Float[Tensor, "*#kv_batch_heads key dim"],
+    value: Float[Tensor, "*#kv_batch_heads key value_dim"],
     *,
     attn_mask: Mask | None = None,
     dropout_p: float = 0.0,
@@ -109,8 +135,42 @@ def attention(
     normaliser: Normaliser | None = None,
     impl: str = "auto",
 ) -> AttentionOutput:
-    """The same as `scaled_dot_product_attention`, with the statistics of each row beside it."""
-    problem = pose(
+    """Compute `scaled_dot_product_attention` and return the statistics of each row with it.
+
+    Use it to see how dispersed attention is, and by how much the policy sharpened it, in the same
+    call that computes the output.
+
+    Args:
+        query: [*batch, heads, query, dim]. Batch axes broadcast; batch and heads may be missing.
+        key: [*batch, kv_heads, key, dim].
+        value: [*batch, kv_heads, key, value_dim].
+        attn_mask: Boolean (True where a key may be seen) or added to the logits.
+        dropout_p: Probability of dropping a weight.
+        is_causal: Query i sees keys 0 to i. May be combined with a mask.
+        scale: Factor on the products; by default 1 / sqrt(dim).
+        enable_gqa: Let query heads share key heads.
+        softcap: Replace a logit s by softcap * tanh(s / softcap).
+        sinks: One logit per head that takes part in the normalisation and is not sharpened.
+        window: Query i sees only keys less than this far from i.
+        policy: Function of (entropy, count) that returns the inverse temperature of each row.
+        normaliser: Function `normaliser(logits, where=, axis=-1)` that replaces the softmax.
+        impl: How to compute it: "auto", "reference", "streaming", "fused", "cpu" or "triton".
+
+    Returns:
+        The output and `AttentionStats`.
+
+    Raises:
+        TypeError: If an argument has the wrong type.
+        ValueError: If shapes do not fit, or a number is out of range.
+        NotImplementedError: If the implementation requested by name lacks an option.
+
+    Example:
+        >>> q, k, v = torch.randn(3, 1, 8, 1000, 64)
+        >>> output, stats = attention(q, k, v, is_causal=True)
+        >>> stats.entropy.shape
+        torch.Size([1, 8, 1000])
+    """
+    inputs = prepare_inputs(
         query,
         key,
         value,
@@ -123,12 +183,12 @@ def attention(
         sinks=sinks,
         window=window,
     )
-    return AttentionOutput(*_dispatch(problem, policy, normaliser, impl, stats=True))
+    return AttentionOutput(*_run(inputs, policy, normaliser, impl, stats=True))
 
 
 def attention_stats(
-    query: Float[Tensor, "*batch heads query dim"],
-    key: Float[Tensor, "*batch kv_heads key dim"],
+    query: Float[Tensor, "*batch_heads query dim"],
+    key: Float[Tensor, "*kv_batch_heads key dim"],
     *,
     attn_mask: Mask | None = None,
     is_causal: bool = False,
@@ -139,10 +199,37 @@ def attention_stats(
     policy: Policy = PAPER,
     impl: str = "auto",
 ) -> AttentionStats:
-    """How spread out each row of attention is, without computing its output and without the matrix
-    of weights: the entropy that fused kernels do not give.
+    """Measure how dispersed each row of attention is, without computing the output.
+
+    Fused kernels do not return the entropy, and computing it from the weights needs the matrix of
+    weights. This function needs neither.
+
+    Args:
+        query: [*batch, heads, query, dim]. Batch axes broadcast; batch and heads may be missing.
+        key: [*batch, kv_heads, key, dim].
+        attn_mask: Boolean (True where a key may be seen) or added to the logits.
+        is_causal: Query i sees keys 0 to i. May be combined with a mask.
+        scale: Factor on the products; by default 1 / sqrt(dim).
+        enable_gqa: Let query heads share key heads.
+        softcap: Replace a logit s by softcap * tanh(s / softcap).
+        window: Query i sees only keys less than this far from i.
+        policy: Function of (entropy, count); its answer is reported as `inverse_temperature`.
+        impl: How to compute it: "auto", "reference", "streaming", "fused", "cpu" or "triton".
+
+    Returns:
+        Statistics of each row before sharpening.
+
+    Raises:
+        TypeError: If an argument has the wrong type.
+        ValueError: If shapes do not fit, or a number is out of range.
+        NotImplementedError: If the implementation requested by name lacks an option.
+
+    Example:
+        >>> q, k = torch.randn(2, 1, 8, 1000, 64)
+        >>> attention_stats(q, k, is_causal=True).effective_items.shape
+        torch.Size([1, 8, 1000])
     """
-    problem = pose(
+    inputs = prepare_inputs(
         query,
         key,
         None,
@@ -153,43 +240,47 @@ def attention_stats(
         softcap=softcap,
         window=window,
     )
-    return _dispatch(problem, policy, None, impl, stats=True)[1]
+    return _run(inputs, policy, None, impl, stats=True)[1]
 
 
-def _dispatch(
-    problem: Problem, policy: Policy, normaliser: Normaliser | None, impl: str, *, stats: bool
+def _run(
+    inputs: Inputs, policy: Policy, normaliser: Normaliser | None, impl: str, *, stats: bool
 ) -> tuple[Any, Any]:
-    if _is_learned(policy, problem):
-        problem = replace(problem, learned_policy=True)
-    chosen = _choose(problem, policy, normaliser, impl, stats=stats)
-    with problem.full_precision():
+    """Run the implementation; return output (None without values) and statistics, if asked."""
+    if _is_learned(policy, inputs):
+        inputs = replace(inputs, learned_policy=True)
+    chosen = _choose(inputs, policy, normaliser, impl, stats=stats)
+    with inputs.full_precision():
         if chosen == "reference":
-            return reference.attend(problem, policy, normaliser)
-        if chosen == "streaming":
-            return streaming.attend(problem, policy, stats)
+            return reference.attend(inputs, policy, normaliser)
         if chosen == "cpu":
-            return cpu.attend(problem, policy, stats)
+            return cpu.attend(inputs, policy, stats)
         if chosen == "triton":
-            return triton_attention.attend(problem, policy, stats)
-        return fused.attend(problem, policy, stats)
+            return triton.attend(inputs, policy, stats)
+        single_query = inputs.query.shape[3] == 1 and inputs.value is not None
+        if chosen == "streaming" or single_query:
+            return streaming.attend(inputs, policy, stats)
+        return fused.attend(inputs, policy, stats)
 
 
-def _is_learned(policy: Policy, problem: Problem) -> bool:
-    """Whether the policy has a parameter that needs a gradient: asked of one row a head, and only
-    where nothing else tells that gradients are wanted.
+def _is_learned(policy: Policy, inputs: Inputs) -> bool:
+    """Tell whether the policy has a parameter that needs a gradient.
+
+    The policy is called on one row per head, and only if nothing else needs a gradient.
     """
     fixed = not traits(policy).learned or not callable(policy)
-    if fixed or problem.differentiates or not torch.is_grad_enabled():
+    if fixed or inputs.needs_gradient or not torch.is_grad_enabled():
         return False
-    shape = (1, *problem.query.shape[1:3], 1)
-    row = torch.ones(shape, dtype=problem.wide, device=problem.query.device)
+    shape = (1, *inputs.query.shape[1:3], 1)
+    row = torch.ones(shape, dtype=inputs.stats_dtype, device=inputs.query.device)
     answer = policy(row, row.to(torch.int32))
     return isinstance(answer, Tensor) and answer.requires_grad
 
 
 def _choose(
-    problem: Problem, policy: Policy, normaliser: Normaliser | None, impl: str, *, stats: bool
+    inputs: Inputs, policy: Policy, normaliser: Normaliser | None, impl: str, *, stats: bool
 ) -> str:
+    """Return the implementation to run; raise if the one requested by name cannot."""
     if impl not in IMPLEMENTATIONS:
         expected = ", ".join(map(repr, IMPLEMENTATIONS))
         raise ValueError(f"impl must be one of {expected}, got {impl!r}")
@@ -199,49 +290,57 @@ def _choose(
             "sharpmax.Constant(1.0) is plain attention"
         )
     if normaliser is not None:
-        return _only_reference(problem, policy, impl)
-    if impl in ("reference", "streaming"):
-        return impl
-    looks = stats or needs_entropy(policy)
-    if impl == "cpu" or (impl == "auto" and looks):
-        reason = cpu.refusal(problem, policy)
-        if reason is None:
-            return "cpu"
-        if impl == "cpu":
-            raise _cannot(impl, reason)
-    on_cpu = problem.query.device.type == "cpu"
-    two_calls = looks and problem.value is not None
-    if impl == "auto" and on_cpu and two_calls and not problem.differentiates:
+        _check_normaliser(inputs, policy, impl)
+        return "reference"
+    if impl == "auto":
+        return _choose_automatically(inputs, policy, stats=stats)
+    reason = None
+    if impl == "cpu":
+        reason = cpu.refusal(inputs, policy)
+    elif impl == "fused":
+        reason = fused.refusal(inputs)
+    elif impl == "triton":
+        reason = triton.refusal(inputs)
+    if reason is not None:
+        raise NotImplementedError(
+            f'impl="{impl}" does not support {reason}; use impl="streaming" or impl="auto"'
+        )
+    return impl
+
+
+def _choose_automatically(inputs: Inputs, policy: Policy, *, stats: bool) -> str:
+    """Return the fastest implementation that supports the call.
+
+    If the entropy is needed: `cpu`; where it cannot, `streaming` for an output on a CPU without
+    gradients, because `fused` would need two calls. Otherwise `fused`; then, on CUDA, `triton` if
+    a small trial on this GPU was right; then `streaming`.
+    """
+    entropy_needed = stats or needs_entropy(policy)
+    if entropy_needed and cpu.refusal(inputs, policy) is None:
+        return "cpu"
+    device = inputs.query.device.type
+    two_calls = entropy_needed and inputs.value is not None
+    if device == "cpu" and two_calls and not inputs.needs_gradient:
         return "streaming"
-    refusals = {"fused": fused.refusal, "triton": triton_attention.refusal}
-    if impl in refusals:
-        reason = refusals[impl](problem)
-        if reason is not None:
-            raise _cannot(impl, reason)
-        return impl
-    if fused.refusal(problem) is None:
+    if fused.refusal(inputs) is None:
         return "fused"
-    on_cuda = problem.query.device.type == "cuda"
-    if on_cuda and triton_attention.refusal(problem) is None and triton_trial.passes(problem):
-        return "triton"
+    if device == "cuda" and triton.refusal(inputs) is None:
+        return "triton" if trial.passes(inputs, streaming.attend) else "streaming"
     return "streaming"
 
 
-def _cannot(impl: str, reason: str) -> NotImplementedError:
-    return NotImplementedError(
-        f'impl="{impl}" cannot do {reason}; use impl="streaming" or leave the choice to "auto"'
-    )
-
-
-def _only_reference(problem: Problem, policy: Policy, impl: str) -> str:
-    """A normaliser of the user's needs whole rows, and replaces the policy."""
+def _check_normaliser(inputs: Inputs, policy: Policy, impl: str) -> None:
+    """Refuse what cannot be combined with a normaliser, which needs whole rows of logits."""
     if impl not in ("auto", "reference"):
-        raise NotImplementedError(f'impl="{impl}" cannot take a normaliser; use "reference"')
+        raise NotImplementedError(
+            f'impl="{impl}" does not support a normaliser; use impl="reference"'
+        )
     if policy is not PAPER:
         raise ValueError(
-            f"normaliser replaces the softmax that policy={policy!r} would sharpen: give one of "
-            "them"
+            f"normaliser cannot be combined with policy={policy!r}, which sharpens the softmax "
+            "that the normaliser replaces; pass only one of them"
         )
-    if problem.sinks is not None:
-        raise NotImplementedError("sinks are a part of softmax and do not go with a normaliser")
-    return "reference"
+    if inputs.sinks is not None:
+        raise NotImplementedError(
+            "sinks are part of softmax and cannot be combined with a normaliser"
+        )

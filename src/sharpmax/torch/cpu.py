@@ -1,7 +1,7 @@
-"""Adaptive attention on a CPU by one pass over the keys: `sharpmax.cpu` on tensors, without copies.
+"""Adaptive attention on a CPU by one pass over the keys: `sharpmax.cpu` on tensors.
 
-Half precision is computed in float32. Gradients, dropout and float64 are for the other
-implementations.
+Tensors are not copied, except to float32: half precision is computed in float32. Gradients, dropout
+and float64 are left to the other implementations.
 """
 
 from __future__ import annotations
@@ -13,67 +13,68 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sharpmax.policies import Policy, differs_by_head, traits
-from sharpmax.torch.problem import Problem
-from sharpmax.torch.stats import AttentionStats
+from sharpmax.policies import Constant, Policy, differs_by_head, traits
+from sharpmax.torch.interface import AttentionStats, Inputs
 
-NEEDED = ("numba", "scipy", "threadpoolctl")
+REQUIRED = ("numba", "scipy", "threadpoolctl")
 
 
 @cache
-def missing() -> str | None:
-    """The first of the packages that the kernel needs and that is not installed."""
-    return next((name for name in NEEDED if importlib.util.find_spec(name) is None), None)
+def missing_package() -> str | None:
+    """Return the first required package that is not installed."""
+    return next((name for name in REQUIRED if importlib.util.find_spec(name) is None), None)
 
 
-def refusal(problem: Problem, policy: Policy) -> str | None:
-    """What of the problem this implementation cannot do; None if it can do all of it."""
+def refusal(inputs: Inputs, policy: Policy) -> str | None:
+    """Return which part of the call this implementation does not support, or None."""
     if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
-        return "what torch.compile or torch.func is tracing"
-    lacking = missing()
-    if lacking is not None:
-        return f"anything without {lacking}: pip install 'sharpmax[cpu]'"
-    if not all(type(one) in (Tensor, torch.nn.Parameter) for one in (problem.query, problem.key)):
-        return f"a {type(problem.query).__name__}"
-    if problem.query.device.type != "cpu":
-        return f"tensors on {problem.query.device.type}"
-    if problem.wide != torch.float32:
-        return f"{problem.query.dtype}"
-    if problem.differentiates:
+        return "tracing by torch.compile or torch.func"
+    missing = missing_package()
+    if missing is not None:
+        return f"running without {missing}: pip install 'sharpmax[cpu]'"
+    if not all(type(one) in (Tensor, torch.nn.Parameter) for one in (inputs.query, inputs.key)):
+        return f"a {type(inputs.query).__name__}"
+    if inputs.query.device.type != "cpu":
+        return f"tensors on {inputs.query.device.type}"
+    if inputs.stats_dtype != torch.float32:
+        return f"{inputs.query.dtype}"
+    if inputs.needs_gradient:
         return "gradients"
-    if problem.dropout:
-        return f"dropout_p={problem.dropout}"
+    if inputs.dropout:
+        return f"dropout_p={inputs.dropout}"
     if differs_by_head(policy):
         return f"a policy that differs by head ({policy!r})"
     return None
 
 
 def attend(
-    problem: Problem, policy: Policy, stats: bool
+    inputs: Inputs, policy: Policy, stats: bool
 ) -> tuple[Tensor | None, AttentionStats | None]:
-    """Output if there are values, statistics if asked; `refusal` must have been None."""
-    from sharpmax.cpu import rows  # here, since numba takes its second
+    """Return the output if there are values and statistics if asked; `refusal` must be None."""
+    from sharpmax.cpu import blockwise  # imported here: numba takes a second
 
     with torch.no_grad():
-        found = rows.run(_work(problem), _Asked(policy), torch.get_num_threads(), stats=stats)
+        answer = blockwise.attend(
+            _to_arrays(inputs), _ArrayPolicy(policy), torch.get_num_threads(), stats=stats
+        )
     output = None
-    if found.output is not None:
-        output = problem.restore(torch.from_numpy(found.output)).to(problem.query.dtype)
+    if answer.output is not None:
+        output = inputs.restore_shape(torch.from_numpy(answer.output)).to(inputs.query.dtype)
     if not stats:
         return output, None
-    entropy, total, count, factor, maximum, minimum = (
-        problem.restore(torch.from_numpy(one)) for one in found.stats
+    entropy, log_sum_exp, count, factor, maximum, minimum = (
+        torch.from_numpy(array).reshape(inputs.rows) for array in answer.stats
     )
     return output, AttentionStats(
         entropy=entropy,
-        log_sum_exp=total,
+        log_sum_exp=log_sum_exp,
         count=count,
         inverse_temperature=factor,
         extremes=lambda: (maximum, minimum),
     )
 
 
-class _Asked:
+class _ArrayPolicy:
     """Call a policy with NumPy arrays if it takes those of any library, else with tensors."""
 
     def __init__(self, policy: Policy) -> None:
@@ -82,35 +83,38 @@ class _Asked:
         self.takes_arrays = traits(policy).any_library
 
     def __call__(self, entropy: Any, count: Any, /) -> Any:
+        if isinstance(self.policy, Constant):
+            return self.policy.inverse_temperature  # one number for all rows
         if self.takes_arrays:
             return self.policy(entropy, count)
         answer = self.policy(*map(torch.from_numpy, (entropy, count)))
         return answer.detach().numpy() if isinstance(answer, Tensor) else answer
 
 
-def _work(problem: Problem) -> Any:
-    from sharpmax.cpu.rows import Work
+def _to_arrays(inputs: Inputs) -> Any:
+    """Return the call as `sharpmax.cpu.blockwise.Arrays`."""
+    from sharpmax.cpu.blockwise import Arrays
 
-    shape = (*problem.query.shape[:4], problem.key.shape[2])
+    shape = (*inputs.query.shape[:4], inputs.key.shape[2])
 
-    def spread(tensor: Tensor | None) -> Any:
+    def broadcast(tensor: Tensor | None) -> Any:
         return None if tensor is None else tensor.detach().expand(shape).numpy()
 
     def dense(tensor: Tensor) -> Any:
         return tensor.detach().float().contiguous().numpy()
 
-    bias = problem.bias
-    return Work(
-        query=problem.query.detach().float().numpy(),
-        key=dense(problem.key),
-        value=None if problem.value is None else dense(problem.value),
-        mask=spread(problem.mask),
-        bias=None if bias is None else spread(bias.float()),
+    bias = inputs.bias
+    return Arrays(
+        query=inputs.query.detach().float().numpy(),
+        key=dense(inputs.key),
+        value=None if inputs.value is None else dense(inputs.value),
+        mask=broadcast(inputs.mask),
+        bias=None if bias is None else broadcast(bias.float()),
         lowest=-torch.inf if bias is None else torch.finfo(bias.dtype).min,
-        causal=problem.causal,
-        window=problem.window,
-        first_key=problem.first_key,
-        scale=problem.scale,
-        softcap=problem.softcap,
-        sinks=None if problem.sinks is None else problem.sinks.detach().float().numpy(),
+        causal=inputs.causal,
+        window=inputs.window,
+        first_key=inputs.first_key,
+        scale=inputs.scale,
+        softcap=inputs.softcap,
+        sinks=None if inputs.sinks is None else inputs.sinks.detach().float().numpy(),
     )

@@ -1,6 +1,7 @@
-"""Attention written to be read: the specification of what every other implementation computes.
+"""Attention written to be read: the specification of every other implementation.
 
-Holds the whole matrix of logits, heads * queries * keys. Any normaliser, any device, any type.
+It holds the whole matrix of logits, heads * queries * keys, and takes any normaliser, device and
+type.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from torch import Tensor
 
 from sharpmax.ops import SoftmaxState, softmax
 from sharpmax.policies import Policy, inverse_temperatures
-from sharpmax.torch.problem import Problem
-from sharpmax.torch.stats import AttentionStats
+from sharpmax.torch.interface import AttentionStats, Inputs
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -24,73 +24,76 @@ Normaliser = Callable[..., Tensor]
 
 
 def attend(
-    problem: Problem, policy: Policy, normaliser: Normaliser | None = None
+    inputs: Inputs, policy: Policy, normaliser: Normaliser | None = None
 ) -> tuple[Tensor | None, AttentionStats]:
-    """Output and statistics:
+    """Return the output (None without values) and the statistics.
 
     output_i = sum_j softmax_j(b_i * logit_ij) * value_j,   b_i = policy(entropy_i, count_i)
     """
-    logits, where = logits_of(problem), visible(problem)
+    logits, where = compute_logits(inputs), visible_keys(inputs)
     state = SoftmaxState.of(logits, where)
-    # Under another normaliser nothing is sharpened.
+    # Nothing is sharpened under another normaliser.
     factor = (
         inverse_temperatures(policy, state.entropy, state.count)
         if normaliser is None
         else torch.ones_like(state.entropy)
     )
-    stats = AttentionStats.of(problem, state, factor)
-    if problem.value is None:
+    stats = AttentionStats.from_state(inputs, state, factor)
+    if inputs.value is None:
         return None, stats
-    # A hidden logit may be -inf, which times a gradient of zero would make the factor's NaN.
+    # A hidden logit may be -inf; times a gradient of zero it would make the factor's gradient NaN.
     sharpened = torch.where(where, logits, 0.0) * factor[..., None]
     if normaliser is not None:
-        weights = normaliser(logits, where=where, axis=-1).to(problem.wide)
-    elif problem.sinks is None:
+        weights = normaliser(logits, where=where, axis=-1).to(inputs.stats_dtype)
+    elif inputs.sinks is None:
         weights = softmax(sharpened, where=where)
     else:
-        weights = with_sinks(sharpened, where, problem.sinks)
-    weights = torch.dropout(weights, problem.dropout, True)
-    output = torch.einsum("bhgqk,bhkd->bhgqd", weights, problem.value.to(problem.wide))
-    return problem.restore(output).to(problem.query.dtype), stats
+        weights = _softmax_with_sinks(sharpened, where, inputs.sinks)
+    weights = torch.dropout(weights, inputs.dropout, True)
+    output = torch.einsum("bhgqk,bhkd->bhgqd", weights, inputs.value.to(inputs.stats_dtype))
+    return inputs.restore_shape(output).to(inputs.query.dtype), stats
 
 
-def logits_of(problem: Problem) -> Float[Tensor, "batch kv_heads group query key"]:
-    query, key = problem.query.to(problem.wide), problem.key.to(problem.wide)
-    logits = torch.einsum("bhgqd,bhkd->bhgqk", query, key) * problem.scale
-    if problem.softcap is not None:
-        logits = problem.softcap * torch.tanh(logits / problem.softcap)
-    if problem.bias is not None:
-        logits = logits + problem.bias.to(problem.wide)
+def compute_logits(inputs: Inputs) -> Float[Tensor, "batch kv_heads group query key"]:
+    """Return scaled products, with softcap and bias; hidden keys are not marked."""
+    query, key = inputs.query.to(inputs.stats_dtype), inputs.key.to(inputs.stats_dtype)
+    logits = torch.einsum("bhgqd,bhkd->bhgqk", query, key) * inputs.scale
+    if inputs.softcap is not None:
+        logits = inputs.softcap * torch.tanh(logits / inputs.softcap)
+    if inputs.bias is not None:
+        logits = logits + inputs.bias.to(inputs.stats_dtype)
     return logits
 
 
-def visible(problem: Problem) -> Bool[Tensor, "batch kv_heads group query key"]:
-    """Which keys each query can see. A bias of -inf hides a key, and so does the lowest number of
-    its type, which some libraries write instead.
+def visible_keys(inputs: Inputs) -> Bool[Tensor, "batch kv_heads group query key"]:
+    """Return which keys each query can see.
+
+    A bias of -inf hides a key, and so does the lowest number of its type, which some libraries
+    write instead.
     """
-    shape = (*problem.query.shape[:4], problem.key.shape[2])
-    seen = torch.ones(shape, dtype=torch.bool, device=problem.query.device)
-    if problem.causal:
-        seen = seen.tril(-problem.first_key)
-    if problem.window is not None:
-        reach = problem.window - 1
-        seen = seen.tril(reach - problem.first_key).triu(-reach - problem.first_key)
-    if problem.mask is not None:
-        seen = seen & problem.mask
-    if problem.bias is not None:
-        seen = seen & (problem.bias > torch.finfo(problem.bias.dtype).min)
-    return seen
+    shape = (*inputs.query.shape[:4], inputs.key.shape[2])
+    visible = torch.ones(shape, dtype=torch.bool, device=inputs.query.device)
+    if inputs.causal:
+        visible = visible.tril(-inputs.first_key)
+    if inputs.window is not None:
+        reach = inputs.window - 1
+        visible = visible.tril(reach - inputs.first_key).triu(-reach - inputs.first_key)
+    if inputs.mask is not None:
+        visible = visible & inputs.mask
+    if inputs.bias is not None:
+        # Not `>`, which would hide a NaN: it is visible and spoils its row.
+        visible = visible & ~(inputs.bias <= torch.finfo(inputs.bias.dtype).min)
+    return visible
 
 
-def with_sinks(
+def _softmax_with_sinks(
     sharpened: Float[Tensor, "batch kv_heads group query key"],
     where: Bool[Tensor, "batch kv_heads group query key"],
     sinks: Float[Tensor, "kv_heads group"],
 ) -> Float[Tensor, "batch kv_heads group query key"]:
-    """Weights that compete with one more item, of logit `sinks`, whose share goes nowhere. The sink
-    is not sharpened.
-    """
-    rows = (*sharpened.shape[:4], 1)
-    sink = sinks.to(sharpened.dtype)[None, :, :, None, None].expand(rows)
-    seen = torch.ones(rows, dtype=torch.bool, device=where.device)
-    return softmax(torch.cat([sharpened, sink], -1), where=torch.cat([where, seen], -1))[..., :-1]
+    """Return weights that compete with one more item per head, which is not sharpened."""
+    column = (*sharpened.shape[:4], 1)
+    sink = sinks.to(sharpened.dtype)[None, :, :, None, None].expand(column)
+    visible = torch.ones(column, dtype=torch.bool, device=where.device)
+    weights = softmax(torch.cat([sharpened, sink], -1), where=torch.cat([where, visible], -1))
+    return weights[..., :-1]

@@ -1,14 +1,13 @@
 """Attention over keys that are split across processes, as ring and context parallelism need it.
 
-Every process has the same queries and its own part of the keys and values. A row's statistics are
-merged first, since its inverse temperature depends on all its keys; then each process weighs its
-own values, and the sums are added. What travels is a few numbers and one output a row, and never a
-key.
+Every process has the same queries and its own shard of the keys and values. The statistics of a row
+are merged first, because its inverse temperature depends on all keys. Then each process weighs its
+own values, and the sums are added. The processes exchange a few numbers and one output per row,
+never a key.
 """
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,39 +20,61 @@ from sharpmax.ops import SoftmaxState
 from sharpmax.ops._rows import NOTHING
 from sharpmax.policies import PAPER, Policy, inverse_temperatures
 from sharpmax.torch import blockwise
-from sharpmax.torch.blocks import Block, over_blocks
-from sharpmax.torch.problem import Problem, pose
-from sharpmax.torch.stats import AttentionOutput, AttentionStats
+from sharpmax.torch.blockwise import Block, map_blocks
+from sharpmax.torch.interface import AttentionOutput, AttentionStats, Inputs, prepare_inputs
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
 
 def sharded_attention(
-    query: Float[Tensor, "*batch heads query dim"],
-    key: Float[Tensor, "*batch kv_heads key dim"],
-    value: Float[Tensor, "*batch kv_heads key value_dim"],
+    query: Float[Tensor, "*batch_heads query dim"],
+    key: Float[Tensor, "*#kv_batch_heads key dim"],
+    value: Float[Tensor, "*#kv_batch_heads key value_dim"],
     *,
     group: ProcessGroup | None = None,
-    attn_mask: Bool[Tensor, "*batch|1 heads|1 query|1 key|1"] | None = None,
+    attn_mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None = None,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
     softcap: float | None = None,
     policy: Policy = PAPER,
 ) -> AttentionOutput:
-    """`attention` over the keys of all processes of `group`, given this process's part of them.
+    """Compute `attention` over the keys of all processes, given this process's shard of them.
 
-    The parts lie one after another in the order of the ranks and may differ in length, or be empty;
-    `attn_mask` is that of this process's keys. Every process gets the same answer, that of one
-    process with all the keys.
+    The entropy of a row, and with it the inverse temperature, depends on all keys. Merging the
+    outputs of separate calls would sharpen each shard on its own.
 
-    Gradients are those of the sum of the processes' losses: if all compute the same loss of the
-    whole output, divide it by their number; if each one's loss is of its own share of the queries,
-    nothing is to be done. The gradient of `query` on a process is what comes through its own keys;
-    their sum is the whole. `max_logit` and `min_logit` have none.
+    The shards follow each other in the order of the ranks. They may differ in length or be empty.
+    Every process gets the same answer, that of one process with all the keys.
+
+    Gradients are those of the sum of all processes' losses. If every process computes the same loss
+    of the whole output, divide it by the number of processes; if each loss covers only the
+    process's own queries, leave it as it is. The gradient of `query` on a process comes from its
+    own keys; add the gradients of all processes for the whole. `max_logit` and `min_logit` have no
+    gradient.
+
+    Args:
+        query: [*batch, heads, query, dim], the same on every process.
+        key: [*batch, kv_heads, key, dim], this process's keys.
+        value: [*batch, kv_heads, key, value_dim], this process's values.
+        group: The processes; by default all.
+        attn_mask: Mask of this process's keys, boolean (True = may be seen) or added to the logits.
+        is_causal: Query i sees keys 0 to i of the whole sequence.
+        scale: Factor on the products; by default 1 / sqrt(dim).
+        enable_gqa: Let query heads share key heads.
+        softcap: Replace a logit s by softcap * tanh(s / softcap).
+        policy: Function of (entropy, count) that returns the inverse temperature of each row.
+
+    Returns:
+        The output and the statistics over the keys of all processes.
+
+    Raises:
+        TypeError: If an argument has the wrong type.
+        ValueError: If shapes do not fit, or a number is out of range.
+        RuntimeError: If torch.distributed is not initialised.
     """
-    problem = pose(
+    inputs = prepare_inputs(
         query,
         key,
         value,
@@ -69,96 +90,95 @@ def sharded_attention(
             "attention if all keys are in this process"
         )
     if is_causal:
-        problem = replace(problem, first_key=_first_key(problem, group))
-    with problem.full_precision():
-        return _attend(problem, policy, group)
+        inputs = replace(inputs, first_key=_first_key(inputs, group))
+    with inputs.full_precision():
+        state = _merge_states(inputs, group)
+        factor = inverse_temperatures(policy, state.entropy, state.count)
+        output = _merge_outputs(inputs, state, factor, group)
+    stats = AttentionStats.from_state(inputs, state, factor)
+    return AttentionOutput(inputs.restore_shape(output).to(inputs.query.dtype), stats)
 
 
-def _attend(problem: Problem, policy: Policy, group: ProcessGroup | None) -> AttentionOutput:
-    state = _merged_state(problem, group)
-    factor = inverse_temperatures(policy, state.entropy, state.count)
-    stats = AttentionStats.of(problem, state, factor)
-    output = _merged_output(problem, state, factor, group)
-    return AttentionOutput(problem.restore(output).to(problem.query.dtype), stats)
-
-
-def _first_key(problem: Problem, group: ProcessGroup | None) -> int:
-    """This process's keys begin where those of the ranks before it end."""
-    mine = torch.tensor([problem.key.shape[2]], device=problem.query.device)
-    lengths = [torch.zeros_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(lengths, mine, group=group)
+def _first_key(inputs: Inputs, group: ProcessGroup | None) -> int:
+    """Return the position of this process's first key: the keys of all lower ranks."""
+    length = torch.tensor([inputs.key.shape[2]], device=inputs.query.device)
+    lengths = [torch.zeros_like(length) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(lengths, length, group=group)
     return sum(int(length) for length in lengths[: dist.get_rank(group)])
 
 
-def _merged_state(problem: Problem, group: ProcessGroup | None) -> SoftmaxState:
-    """The statistics of every row over the keys of all processes, [batch kv_heads group query].
+def _merge_states(inputs: Inputs, group: ProcessGroup | None) -> SoftmaxState:
+    """Return the statistics of every row over all processes, [batch kv_heads group query].
 
-    The merge of `SoftmaxState`, written as two reductions: the maximum of the maxima, then the sum
+    This is the merge of `SoftmaxState` as two reductions: the maximum of the maxima, then the sum
     of the sums relative to it.
     """
-    state = SoftmaxState(*over_blocks(problem, functools.partial(_state, problem)))
-    maximum = _reduced(state.max, dist.ReduceOp.MAX, group)
-    sums = _summed(torch.stack(state.relative_to(maximum)), group)
+
+    def compute(block: Block) -> tuple[Tensor, ...]:
+        bits, where = blockwise.compute_logits(inputs, block)
+        count = blockwise.count_visible(inputs, block, where, bits.shape)
+        _, minimum = blockwise.find_extremes(bits.detach(), block)
+        offsets = blockwise.subtract_maximum(bits, block)
+        total, moment = offsets.sums(block)
+        return offsets.maximum, minimum, count, total, moment
+
+    state = SoftmaxState(*map_blocks(inputs, compute))
+    maximum = _all_reduce(state.max, dist.ReduceOp.MAX, group)
+    sums = _sum(torch.stack(state.relative_to(maximum)), group)
     return SoftmaxState(
         max=maximum,
-        min=_reduced(state.min, dist.ReduceOp.MIN, group),
-        count=_reduced(state.count, dist.ReduceOp.SUM, group),
+        min=_all_reduce(state.min, dist.ReduceOp.MIN, group),
+        count=_all_reduce(state.count, dist.ReduceOp.SUM, group),
         sum_exp=sums[0],
         sum_offset_exp=sums[1],
     )
 
 
-def _state(problem: Problem, block: Block) -> tuple[Tensor, ...]:
-    bits, where = blockwise.logits_of(problem, block, blockwise.BITS)
-    count = blockwise.count_of(problem, block, where, bits.shape)
-    _, minimum = blockwise.ends_of(bits.detach(), block)
-    rows = blockwise.rows_of(bits, block)
-    total, moment = rows.sums(block)
-    return rows.maximum, minimum, count, total, moment
+def _merge_outputs(
+    inputs: Inputs,
+    state: SoftmaxState,
+    factor: Float[Tensor, "batch kv_heads group query"],
+    group: ProcessGroup | None,
+) -> Float[Tensor, "batch kv_heads group query value_dim"]:
+    """Return the sharpened output of every row over the keys of all processes."""
 
+    def compute(block: Block) -> tuple[Tensor, ...]:
+        bits, _ = blockwise.compute_logits(inputs, block)
+        offsets = blockwise.subtract_maximum(bits, block)
+        weighted, mass = blockwise.sum_values(inputs, block, offsets, block.take_rows(factor))
+        return weighted, mass, offsets.maximum
 
-def _merged_output(
-    problem: Problem, state: SoftmaxState, factor: Tensor, group: ProcessGroup | None
-) -> Tensor:
-    compute = functools.partial(_weighted, problem, factor)
-    weighted, mass, maximum = over_blocks(problem, compute)
-    # From this process's own maximum to the common one; two infinities are no distance apart, and
-    # an infinite distance is made finite so that 0 times it is 0.
+    weighted, mass, maximum = map_blocks(inputs, compute)
+    # From this process's own maximum to the common one. Two equal infinities have distance 0; an
+    # infinite distance is made finite, so that a factor of 0 times it is 0.
     distance = torch.where(maximum == state.max, 0.0, (maximum - state.max).clamp(min=NOTHING))
     share = torch.exp(factor * distance)[..., None]
-    sums = _summed(torch.cat([weighted, mass[..., None]], -1) * share, group)
+    sums = _sum(torch.cat([weighted, mass[..., None]], -1) * share, group)
     # The row's top item alone has mass 1; a row without keys has none.
     return sums[..., :-1] / sums[..., -1:].clamp(min=1)
 
 
-def _weighted(problem: Problem, factor: Tensor, block: Block) -> tuple[Tensor, ...]:
-    bits, _ = blockwise.logits_of(problem, block, blockwise.BITS)
-    rows = blockwise.rows_of(bits, block)
-    weighted, mass = blockwise.weighted_sum(problem, block, rows, block.of(factor, 3))
-    return weighted, mass, rows.maximum
-
-
 class _Sum(torch.autograd.Function):
-    """The sum over all processes; going back, the sum of their gradients.
+    """The sum over all processes; its backward pass sums their gradients.
 
-    By hand because torch's own differentiable all_reduce is deprecated for a private one.
+    Torch's own differentiable all_reduce is deprecated in favour of a private one.
     """
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: ProcessGroup | None) -> Tensor:
         ctx.group = group
-        return _reduced(tensor, dist.ReduceOp.SUM, group)
+        return _all_reduce(tensor, dist.ReduceOp.SUM, group)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _reduced(gradients[0], dist.ReduceOp.SUM, ctx.group), None
+        return _all_reduce(gradients[0], dist.ReduceOp.SUM, ctx.group), None
 
 
-def _summed(tensor: Tensor, group: ProcessGroup | None) -> Tensor:
+def _sum(tensor: Tensor, group: ProcessGroup | None) -> Tensor:
     return _Sum.apply(tensor, group)  # type: ignore[no-untyped-call]
 
 
-def _reduced(
+def _all_reduce(
     tensor: Tensor, operation: dist.ReduceOp.RedOpType, group: ProcessGroup | None
 ) -> Tensor:
     reduced = tensor.detach().clone(memory_format=torch.contiguous_format)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sharpmax.experiments.clrs_text.settings import Shape, Training
 from transformers import GemmaConfig, GemmaForCausalLM, PreTrainedTokenizerFast
 
 from hf.small import tokenizer as characters
-from sharpmax.experiments.clrs_text.data import Source
+from sharpmax.experiments.clrs_text.config import Shape, Training
+from sharpmax.experiments.clrs_text.data import Source, load_samples
 from sharpmax.experiments.clrs_text.train import Job
 
 SAMPLE = Path(__file__).parent / "sample"

@@ -34,18 +34,18 @@ def test_the_calibration_reads_the_samples_at_sizes_up_to_those_trained_at_and_b
     seen = {}
 
     def fit(model, tokenizer, task, **named):
-        case = task.make(tokenizer, 6, 1, np.random.default_rng(0))
-        seen.update(named, case=case, name=task.name)
+        prompt = task.make_prompt(tokenizer, 6, 1, np.random.default_rng(0))
+        seen.update(named, prompt=prompt, name=task.name)
         raise NothingToGain("no head helps")
 
     monkeypatch.setattr(conditions, "calibrate", fit)
     assert isinstance(calibrate_heads(subject), nullcontext)
     assert (seen["short"], seen["long"], seen["name"]) == ([4], [6], "bfs")
     assert subject.notes == {"nothing": "no head helps"}
-    case = seen["case"]
+    prompt = seen["prompt"]
     questions = [subject.tokenizer.encode([sample])[0] for sample in subject.calibration]
-    tokens = (*case.context, *case.questions[0])
-    assert (tokens, case.answers[0]) in {(each.question, each.answer) for each in questions}
+    tokens = (*prompt.context, *prompt.questions[0])
+    assert (tokens, prompt.answers[0]) in {(each.question, each.answer) for each in questions}
 
 
 def test_the_heads_and_rates_of_a_calibration_are_noted(subject, monkeypatch):
@@ -96,8 +96,10 @@ def both(inline_jobs, tmp_path_factory):
 @pytest.mark.slow
 def test_the_chosen_heads_are_sharper_beyond_the_sizes_trained_at(both, monkeypatch):
     """As `sharpmax.hf.calibrate` chooses them for the same questions; up to there all is plain."""
-    monkeypatch.setattr(calibrate, "ERRORS", -1e9)  # after six steps of training all is chance,
-    monkeypatch.setattr(calibrate, "SHARE", -1e9)  # so every head is taken
+    monkeypatch.setattr(
+        calibrate, "MIN_STANDARD_ERRORS", -1e9
+    )  # after six steps of training all is chance,
+    monkeypatch.setattr(calibrate, "MIN_SHARE_OF_BEST", -1e9)  # so every head is taken
     measured = evaluate.run(both).measurements["algorithms"]["bfs"]
     plain, fitted = (measured["arms"][name] for name in both.conditions)
     assert measured["sizes"] == [4, 6]
@@ -120,7 +122,7 @@ def test_the_chosen_heads_are_sharper_beyond_the_sizes_trained_at(both, monkeypa
 
 @pytest.mark.slow
 def test_where_no_head_helps_nothing_changes_and_the_reason_is_noted(both, monkeypatch):
-    monkeypatch.setattr(calibrate, "ERRORS", 1e9)
+    monkeypatch.setattr(calibrate, "MIN_STANDARD_ERRORS", 1e9)
     curves = evaluate.run(both).measurements["algorithms"]["bfs"]["arms"]
     assert curves["calibrated"]["accuracy"] == curves["softmax"]["accuracy"]
     assert curves["calibrated"]["entropy"] == curves["softmax"]["entropy"]

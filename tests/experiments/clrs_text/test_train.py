@@ -18,13 +18,15 @@ import torch
 from clrs_text.small import SHRUNK, TINY, gemma_folder, job, train_data
 from filelock import FileLock
 from safetensors import safe_open
-from sharpmax.experiments.clrs_text.settings import Shape
 from transformers import AutoModelForCausalLM
 
 from sharpmax import UserError
 from sharpmax.experiments.clrs_text import train
 from sharpmax.experiments.clrs_text.batches import collate
+from sharpmax.experiments.clrs_text.conditions import training_context
+from sharpmax.experiments.clrs_text.config import Shape, parse_shape
 from sharpmax.experiments.clrs_text.data import Sample
+from sharpmax.experiments.clrs_text.model import initial_decoder
 from sharpmax.hf.patch import attention
 from sharpmax.results import Result
 from sharpmax.torch import scaled_dot_product_attention

@@ -1,5 +1,5 @@
-"""certify: what is measured never exceeds what is certified, the bound is reached, and whatever is
-not covered is refused by name.
+"""certify: measured spreads never exceed the bound, inputs exist that reach it, and whatever is not
+covered is refused by name.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import sharpmax.hf as shf
 from hf.families import FAMILIES, VARIANTS, VOCABULARY, Family, decoder, variant
 from hf.small import llama, tokenizer
 from sharpmax import UserError, theory
-from sharpmax.hf.certify import bounds
-from sharpmax.hf.certify.architectures import COVERED, wiring_of
+from sharpmax.hf.certify.architectures import COVERED, read_logit_parameters
+from sharpmax.hf.certify.bounds import query_and_key_ellipsoids, read_norm, read_rotary
 from sharpmax.hf.certify.certify import log10_items
 from sharpmax.hf.patch.layers import attention_layers, observed_layers, patched_attention
 from sharpmax.policies import Constant
@@ -53,18 +53,18 @@ ALL = {name: family for name, family in (FAMILIES | MORE).items() if family.mode
 
 
 @functools.cache
-def made(name):
+def cached_model(name):
     model = ALL[name].make()
     return model.get_encoder() if name == "T5" else model
 
 
-def looked(model, seed=0, tokens=24):
-    """(query, key, largest spread of a row [head]) of each layer, on random tokens."""
-    found = []
+def observe(model, seed=0, tokens=24):
+    """Return (query, key, largest spread of a row [head]) of each layer, on random tokens."""
+    observed = []
 
-    def look(arguments):
+    def observer(arguments):
         output, stats = attend(**arguments)
-        found.append((arguments["query"], arguments["key"], stats.spread[0].amax(-1).numpy()))
+        observed.append((arguments["query"], arguments["key"], stats.spread[0].amax(-1).numpy()))
         return output
 
     ids = torch.randint(3, VOCABULARY, (1, tokens), generator=torch.Generator().manual_seed(seed))
@@ -72,10 +72,10 @@ def looked(model, seed=0, tokens=24):
     with (
         torch.no_grad(),
         patched_attention(model, layers),
-        observed_layers(layers, lambda layer: look),
+        observed_layers(layers, lambda layer: observer),
     ):
         model(input_ids=ids)
-    return found
+    return observed
 
 
 def test_every_covered_architecture_is_tested():
@@ -84,51 +84,53 @@ def test_every_covered_architecture_is_tested():
 
 @pytest.mark.parametrize("name", ALL)
 def test_measured_never_exceeds_certified(name):
-    model = copy.deepcopy(made(name))
-    for factor in (1.0, 4.0):  # then 16 times the logits, where nothing else holds them
+    model = copy.deepcopy(cached_model(name))
+    for factor in (1.0, 4.0):  # then 16 times the logits, unless a norm or softcap holds them
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(factor if parameter.ndim > 1 else 1.0)
         bound = shf.certify(model).spread_bound
         for seed in range(3):
-            measured = np.stack([spread for _, _, spread in looked(model, seed)])
+            measured = np.stack([spread for _, _, spread in observe(model, seed)])
             assert measured.shape == bound.shape
             assert (measured <= bound * (1 + 1e-4)).all(), (factor, seed)
-            assert (measured > 0.01 * bound).all()  # and it is of that size
+            assert (measured > 0.01 * bound).all()  # the bound is not far off
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_queries_and_keys_lie_in_their_ellipsoids(name):
-    """At the first position, where nothing has been turned: a wrong row, head, norm or bias would
-    put some outside.
+    """At the first position, where nothing is rotated: a wrong row, head, norm or bias would put
+    some outside.
     """
-    model = made(name)
-    for layer, (query, key, _) in zip(attention_layers(model), looked(model), strict=True):
-        wiring = wiring_of(model, layer)
-        constant = bounds.rotary(model)[1] if wiring.rotated else 1.0
+    model = cached_model(name)
+    for layer, (query, key, _) in zip(attention_layers(model), observe(model), strict=True):
+        parameters = read_logit_parameters(model, layer)
+        constant = read_rotary(model)[1] if parameters.rotated else 1.0
         group = query.shape[1] // key.shape[1]
-        for ellipsoid, seen in zip(
-            bounds._ellipsoids(wiring), (query, key.repeat_interleave(group, 1)), strict=True
+        for ellipsoid, vectors in zip(
+            query_and_key_ellipsoids(parameters),
+            (query, key.repeat_interleave(group, 1)),
+            strict=True,
         ):
-            apart = seen[0, :, 0].double().numpy() / constant - ellipsoid.centre
-            unit = (np.linalg.pinv(ellipsoid.shape) @ apart[..., None])[..., 0]
+            offset = vectors[0, :, 0].double().numpy() / constant - ellipsoid.centre
+            unit = (np.linalg.pinv(ellipsoid.shape) @ offset[..., None])[..., 0]
             reached = (ellipsoid.shape @ unit[..., None])[..., 0]
-            np.testing.assert_allclose(reached, apart, atol=1e-4)
+            np.testing.assert_allclose(reached, offset, atol=1e-4)
             assert (np.linalg.norm(unit, axis=1) <= 1 + 1e-4).all()
 
 
-def extreme(ellipsoids, head):
-    """Coordinates of the query that can tell keys apart best, and of the key that it likes best."""
+def extreme_pair(ellipsoids, head):
+    """Return the coordinates of a query and a key whose logit is the largest."""
     query, key = ellipsoids
-    seen = query.seen_by(np.swapaxes(key.shape, 1, 2))
-    shape, centre = seen.shape[head], seen.centre[head]
-    found = []
+    transformed = query.transform(np.swapaxes(key.shape, 1, 2))
+    shape, centre = transformed.shape[head], transformed.centre[head]
+    candidates = []
     for u in np.random.default_rng(0).normal(size=(20, shape.shape[1])):
         for _ in range(300):
             u = shape.T @ (centre + shape @ (u / np.linalg.norm(u)))
         u /= np.linalg.norm(u)
-        found.append((u, centre + shape @ u))
-    return max(found, key=lambda pair: np.linalg.norm(pair[1]))
+        candidates.append((u, centre + shape @ u))
+    return max(candidates, key=lambda pair: np.linalg.norm(pair[1]))
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "T5"])
@@ -139,16 +141,18 @@ def test_the_bound_is_reached_without_rotations(name):
     model = variant(name, **count).make()
     model = model.get_encoder() if name == "T5" else model
     layer, head = attention_layers(model)[0], 2
-    wiring = wiring_of(model, layer)
-    ellipsoids = bounds._ellipsoids(wiring)
-    u, v = extreme(ellipsoids, head)
+    parameters = read_logit_parameters(model, layer)
+    ellipsoids = query_and_key_ellipsoids(parameters)
+    u, v = extreme_pair(ellipsoids, head)
     # From the ellipsoids' coordinates back to the inputs of the norm that give them.
-    front = bounds.normalised(wiring.norm)
+    norm = read_norm(parameters.input_norm)
     inputs = []
-    for ellipsoid, rows, wanted in zip(ellipsoids, (wiring.query, wiring.key), (u, v), strict=True):
-        acting, _ = front.through(*rows)
-        wanted = ellipsoid.shape[head] @ (wanted / np.linalg.norm(wanted))
-        inputs.append(np.linalg.pinv(acting[head]) @ wanted)
+    for ellipsoid, projection, unit in zip(
+        ellipsoids, (parameters.query, parameters.key), (u, v), strict=True
+    ):
+        matrix, _ = norm.project(projection)
+        target = ellipsoid.shape[head] @ (unit / np.linalg.norm(unit))
+        inputs.append(np.linalg.pinv(matrix[head]) @ target)
     table = model.get_input_embeddings().weight
     with torch.no_grad():
         if name == "GPT-2":
@@ -163,10 +167,10 @@ def test_the_bound_is_reached_without_rotations(name):
 
 
 def test_the_bound_is_reached_with_rotations():
-    """Queries and keys in the pair that turns slowest, all along one direction of the input."""
+    """Queries and keys in the pair that rotates slowest, along one direction of the input."""
     model = llama(layers=1)
     block = model.model.layers[0]
-    slow = 3  # of eight channels: turns by 0.001 a token
+    slow = 3  # of eight channels: rotates by 0.001 per token
     with torch.no_grad():
         direction = torch.randn(32, generator=torch.Generator().manual_seed(0))
         block.self_attn.q_proj.weight.zero_()[slow] = direction
@@ -190,7 +194,7 @@ def test_larger_weights_allow_more():
     np.testing.assert_allclose(factors, [[1.0] * 4, [3.0] * 4, [4.0] * 4], rtol=1e-6)
 
 
-def test_one_key_head_belongs_to_its_neighbours():
+def test_neighbouring_query_heads_share_a_key_head():
     before, model = shf.certify(llama()).spread_bound, llama()
     with torch.no_grad():
         model.model.layers[0].self_attn.k_proj.weight[8:].mul_(2.0)  # the second of two
@@ -198,8 +202,8 @@ def test_one_key_head_belongs_to_its_neighbours():
     np.testing.assert_allclose(factors, [1.0, 1.0, 2.0, 2.0], rtol=1e-6)
 
 
-def test_a_norm_of_queries_hides_their_projection():
-    model = copy.deepcopy(made("Qwen 3"))
+def test_with_a_norm_of_queries_their_projection_does_not_matter():
+    model = copy.deepcopy(cached_model("Qwen 3"))
     before = shf.certify(model).spread_bound
     with torch.no_grad():
         model.model.layers[0].self_attn.q_proj.weight.mul_(5.0)
@@ -211,7 +215,7 @@ def test_a_norm_of_queries_hides_their_projection():
     assert before[0, 0] == pytest.approx(2 * 8 * largest * 8**-0.5, rel=1e-6)
 
 
-def test_a_softcap_caps():
+def test_a_softcap_bounds_the_spread():
     raw = shf.certify(variant("Gemma 2", attn_logit_softcapping=None).make()).spread_bound
     for cap in (1.0, 30.0):
         capped = shf.certify(variant("Gemma 2", attn_logit_softcapping=cap).make()).spread_bound
@@ -220,7 +224,7 @@ def test_a_softcap_caps():
 
 
 def test_a_position_bias_adds_its_range():
-    model = copy.deepcopy(made("T5"))
+    model = copy.deepcopy(cached_model("T5"))
     before = shf.certify(model).spread_bound
     table = attention_layers(model)[0].module.relative_attention_bias.weight
     ranges = (table.amax(0) - table.amin(0)).detach().numpy()
@@ -230,7 +234,7 @@ def test_a_position_bias_adds_its_range():
     np.testing.assert_allclose(after - before, np.stack([2 * ranges] * 2), rtol=1e-4)
 
 
-def _grown():
+def _growing_temperature():
     model = llama()
     model.config.attn_temperature_tuning = True
     return model
@@ -252,7 +256,7 @@ def _changed(change):
 
 
 def _odd_norm():
-    """Calls itself a norm and does not normalise."""
+    """A model with a layer that is called a norm and does not normalise."""
 
     def change(block):
         kind = type(block.input_layernorm)
@@ -270,12 +274,12 @@ def _odd_norm():
         (FAMILIES["T5"].make, r"certify its encoder, model\.get_encoder\(\)"),
         (VARIANTS["BERT, decoder with an encoder"].make, "crossattention.* attends to another"),
         (VARIANTS["GPT-2, scaled by layer, with an encoder"].make, "attends to another model's"),
-        (_grown, "no bound, by attn_temperature_tuning"),
+        (_growing_temperature, "no bound because of attn_temperature_tuning"),
         (lambda: _changed(lambda block: setattr(block.self_attn, "q_proj", Packed(32, 32))), r"LlamaAttention\.q_proj is Packed, not a plain Linear"),
         (lambda: _changed(lambda block: setattr(block, "input_layernorm", Odd())), "Odd in front of attention"),
         (_odd_norm, "LlamaRMSNorm does not normalise as its name says"),
         (lambda: _changed(lambda block: block.self_attn.k_proj.weight.data.fill_(torch.nan)), r"k_proj\.weight holds NaN"),
-        (lambda: _changed(lambda block: delattr(block, "input_layernorm")), "is not built as the llama that sharpmax knows"),
+        (lambda: _changed(lambda block: delattr(block, "input_layernorm")), "it is not built as the llama that sharpmax knows"),
         (lambda: nn.Linear(2, 2), r"expected a transformers model \(PreTrainedModel\), got Linear"),
     ],
 )  # fmt: skip
@@ -320,12 +324,12 @@ def test_a_scan_of_something_else_is_refused():
     with torch.no_grad():
         model.model.layers[1].self_attn.q_proj.weight.mul_(1e-3)
     with pytest.raises(
-        UserError, match=r"measured a spread of .* at layer 1, head .* another model"
+        UserError, match=r"of another model: it measured a spread of .* at layer 1, head"
     ):
         shf.certify(model, scan=scan)
 
 
-def test_tokens_beyond_floats_keep_their_logarithm():
+def test_numbers_of_tokens_beyond_floats_have_a_logarithm():
     spread = np.array([0.0, 5.0, 700.0, 5000.0])
     found = log10_items(spread, 0.1)
     np.testing.assert_allclose(10 ** found[:2], [11, 1337], rtol=1e-12)
@@ -343,35 +347,43 @@ def test_tokens_beyond_floats_keep_their_logarithm():
     [
         name
         for name in ALL
-        if wiring_of(made(name), attention_layers(made(name))[0]).query_norm is None
+        if read_logit_parameters(
+            cached_model(name), attention_layers(cached_model(name))[0]
+        ).query_norm
+        is None
     ],
 )
-def test_queries_and_keys_are_these_rows_behind_this_norm(name):
-    """At the first position, where nothing has been turned."""
-    model = made(name)
-    layers = attention_layers(model)
-    wirings = [wiring_of(model, layer) for layer in layers]
+def test_queries_and_keys_are_projections_of_the_normalised_input(name):
+    """At the first position, where nothing is rotated."""
+    model = cached_model(name)
+    layers = [read_logit_parameters(model, layer) for layer in attention_layers(model)]
     outputs = {}
     hooks = [
-        wiring.norm.register_forward_hook(lambda norm, _, output: outputs.update({norm: output}))
-        for wiring in wirings
+        layer.input_norm.register_forward_hook(
+            lambda norm, _, output: outputs.update({norm: output})
+        )
+        for layer in layers
     ]
-    seen = looked(model)
+    observed = observe(model)
     for hook in hooks:
         hook.remove()
-    for wiring, (query, key, _) in zip(wirings, seen, strict=True):
-        constant = bounds.rotary(model)[1] if wiring.rotated else 1.0
-        given = outputs[wiring.norm][0, 0].double().numpy()
+    for layer, (query, key, _) in zip(layers, observed, strict=True):
+        constant = read_rotary(model)[1] if layer.rotated else 1.0
+        given = outputs[layer.input_norm][0, 0].double().numpy()
         group = query.shape[1] // key.shape[1]
-        for rows, found in ((wiring.query, query), (wiring.key, key.repeat_interleave(group, 1))):
-            wanted = constant * (rows[0] @ given + rows[1])
-            np.testing.assert_allclose(found[0, :, 0].double().numpy(), wanted, atol=1e-3)
+        for projection, vectors in (
+            (layer.query, query),
+            (layer.key, key.repeat_interleave(group, 1)),
+        ):
+            expected = constant * (projection.weight @ given + projection.bias)
+            np.testing.assert_allclose(vectors[0, :, 0].double().numpy(), expected, atol=1e-3)
 
 
-def test_a_constant_of_the_rotation_counts_twice():
-    constant = bounds.rotary(made("Llama, YaRN"))[1]
+def test_the_constant_of_yarn_counts_in_queries_and_keys():
+    constant = read_rotary(cached_model("Llama, YaRN"))[1]
     assert constant > 1.1
     factors = (
-        shf.certify(made("Llama, YaRN")).spread_bound / shf.certify(made("Llama")).spread_bound
+        shf.certify(cached_model("Llama, YaRN")).spread_bound
+        / shf.certify(cached_model("Llama")).spread_bound
     )
     np.testing.assert_allclose(factors, constant**2, rtol=1e-9)

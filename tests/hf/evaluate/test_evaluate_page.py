@@ -19,7 +19,7 @@ def interval(low, high, digits):
 
 
 def table(result):
-    """As markdown, a line for each length and way."""
+    """Return the table in markdown, a line for each length and condition."""
     lines = [
         f"| {result.config['unit']} | | right % | change, 95 % | p | log p(right) | change, 95 % |",
         "|---|---|---|---|---|---|---|",
@@ -49,17 +49,17 @@ def test_a_published_table_is_on_the_page(path):
             assert Calibration.load(ROOT / "results" / f"{file}.json").text() == text
 
 
-def test_what_the_page_says_of_power_and_calibrations():
-    found = [Evaluation.load(path) for path in RESULTS]
-    assert {"lookup", "passkey"} <= {one.config["task"] for one in found}
-    lookup = next(one for one in found if one.config["task"] == "lookup")
-    seen = [
+def test_the_page_states_the_power_and_quotes_the_calibration():
+    evaluations = [Evaluation.load(path) for path in RESULTS]
+    assert {"lookup", "passkey"} <= {evaluation.config["task"] for evaluation in evaluations}
+    lookup = next(each for each in evaluations if each.config["task"] == "lookup")
+    detectable = [
         100 * row["compared"]["detectable"]
         for row in lookup.measurements["rows"]
         if "compared" in row
     ]
-    said = re.search(r"a difference of ([\d.]+) to ([\d.]+) points would be seen", PAGE)
-    assert said
-    assert [f"{min(seen):.1f}", f"{max(seen):.1f}"] == list(said.groups())
+    stated = re.search(r"a difference of ([\d.]+) to ([\d.]+) points would be seen", PAGE)
+    assert stated
+    assert [f"{min(detectable):.1f}", f"{max(detectable):.1f}"] == list(stated.groups())
     line = re.search(r'^\{"layer": 19.*\}$', PAGE, re.M)[0]
     assert line in (ROOT / "results" / "calibration-answers.json").read_text()

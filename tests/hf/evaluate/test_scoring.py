@@ -1,4 +1,4 @@
-"""What a model answers: two passes over a shared text equal one pass over each whole text."""
+"""Scoring: two passes with a shared cache equal one pass over each whole text."""
 
 from __future__ import annotations
 
@@ -11,82 +11,89 @@ from hf.families import FAMILIES, assert_close
 from hf.small import llama, random_tokens, tokenizer
 from sharpmax import PAPER
 from sharpmax._errors import UserError
-from sharpmax.hf.evaluate.scoring import answers, ask, read, require_language_model
-from sharpmax.hf.evaluate.tasks import Case
+from sharpmax.hf.evaluate.scoring import (
+    answer_logits,
+    read_context,
+    require_language_model,
+    score_answers,
+)
+from sharpmax.hf.evaluate.tasks import TaskPrompt
 
 DECODERS = sorted(name for name, family in FAMILIES.items() if family.kind == "decoder")
 
 
-def case_of(tokens, context, *pairs):
-    """A case whose questions and answers have these lengths, of the tokens in turn."""
-    rest, parts = list(tokens[context:]), []
-    for length in [length for pair in pairs for length in pair]:
-        parts.append(tuple(rest[:length]))
+def make_prompt(tokens, context, *lengths):
+    """Split tokens into a context and (question, answer) pairs of these lengths."""
+    rest, pieces = list(tokens[context:]), []
+    for length in [length for pair in lengths for length in pair]:
+        pieces.append(tuple(rest[:length]))
         rest = rest[length:]
-    return Case(tuple(tokens[:context]), tuple(parts[::2]), tuple(parts[1::2]))
+    return TaskPrompt(tuple(tokens[:context]), tuple(pieces[::2]), tuple(pieces[1::2]))
 
 
 @torch.no_grad()
-def whole(model, case):
-    """The same logits by one pass over each whole text, without a cache."""
-    found = []
-    for question, answer in zip(case.questions, case.answers, strict=True):
-        ids = torch.tensor([[*case.context, *question, *answer]])
-        logits = model(input_ids=ids, use_cache=False).logits[0]
-        found.append(logits[-len(answer) - 1 :])
-    return found
+def logits_in_one_pass(model, prompt):
+    """The same logits from each whole text, without a cache."""
+    logits = []
+    for question, answer in zip(prompt.questions, prompt.answers, strict=True):
+        ids = torch.tensor([[*prompt.context, *question, *answer]])
+        logits.append(model(input_ids=ids, use_cache=False).logits[0, -len(answer) - 1 :])
+    return logits
 
 
 @pytest.mark.parametrize("sharpened", [False, True])
 @pytest.mark.parametrize("name", DECODERS)
 def test_two_passes_equal_one(name, sharpened):
     model = FAMILIES[name].make("sdpa" if name == "Llama" else "eager")
-    case = case_of(random_tokens(40).remainder(50).tolist(), 9, (3, 2), (1, 1), (4, 3))
-    block = shf.sharpen(model, PAPER) if sharpened else torch.no_grad()
-    with torch.no_grad(), block:
-        found, expected = ask(model, case, read(model, case)), whole(model, case)
-    for one, other in zip(found, expected, strict=True):
-        assert one.shape == other.shape
-        assert_close(one, other)
+    prompt = make_prompt(random_tokens(40).remainder(50).tolist(), 9, (3, 2), (1, 1), (4, 3))
+    context = shf.sharpen(model, PAPER) if sharpened else torch.no_grad()
+    with torch.no_grad(), context:
+        two = answer_logits(model, prompt, read_context(model, prompt))
+        one = logits_in_one_pass(model, prompt)
+    for found, expected in zip(two, one, strict=True):
+        assert found.shape == expected.shape
+        assert_close(found, expected)
 
 
-def test_without_a_text_before_the_questions():
+def test_an_empty_context():
     model = llama()
-    case = case_of(random_tokens(20).tolist(), 0, (5, 2), (6, 3))
+    prompt = make_prompt(random_tokens(20).tolist(), 0, (5, 2), (6, 3))
     with torch.no_grad():
-        found, expected = ask(model, case, read(model, case)), whole(model, case)
-    for one, other in zip(found, expected, strict=True):
-        assert_close(one, other)
+        two = answer_logits(model, prompt, read_context(model, prompt))
+    for found, expected in zip(two, logits_in_one_pass(model, prompt), strict=True):
+        assert_close(found, expected)
 
 
 def test_right_is_what_greedy_decoding_writes():
-    model, words = llama(), tokenizer()
+    model, characters = llama(), tokenizer()
     seen = set()
     for seed in range(12):
-        prompt = random_tokens(12, seed=seed)
+        tokens = random_tokens(12, seed=seed)
         written = model.generate(
-            prompt[None], max_new_tokens=4, do_sample=False, eos_token_id=None
+            tokens[None], max_new_tokens=4, do_sample=False, eos_token_id=None
         )[0, 12:].tolist()
-        prompt = prompt.tolist()
+        context, question = tuple(tokens[:9].tolist()), tuple(tokens[9:].tolist())
         for length in (1, 3):
-            goes_on = chr(written[length]).isdigit()
-            case = Case(tuple(prompt[:9]), (tuple(prompt[9:]),), (tuple(written[:length]),))
-            assert answers(model, words, case).right.tolist() == [not goes_on]
-            seen.add(goes_on)
+            continues = chr(written[length]).isdigit()
+            answer = tuple(written[:length])
+            scores = score_answers(model, characters, TaskPrompt(context, (question,), (answer,)))
+            assert scores.right.tolist() == [not continues]
+            seen.add(continues)
             wrong = (*written[: length - 1], (written[length - 1] + 1) % 128)
-            case = Case(tuple(prompt[:9]), (tuple(prompt[9:]),), (wrong,))
-            assert answers(model, words, case).right.tolist() == [False]
+            scores = score_answers(model, characters, TaskPrompt(context, (question,), (wrong,)))
+            assert scores.right.tolist() == [False]
     assert seen == {True, False}
 
 
 def test_log_probabilities_add_up_over_the_answer():
-    model, words = llama(), tokenizer()
-    case = case_of(random_tokens(30).tolist(), 6, (3, 2), (2, 4))
-    found = answers(model, words, case).log_probability
-    for one, logits, answer in zip(found, whole(model, case), case.answers, strict=True):
-        scores = logits.double().log_softmax(-1)
-        expected = sum(float(scores[place, token]) for place, token in enumerate(answer))
-        assert one == pytest.approx(expected, abs=1e-4)
+    model = llama()
+    prompt = make_prompt(random_tokens(30).tolist(), 6, (3, 2), (2, 4))
+    found = score_answers(model, tokenizer(), prompt).log_probability
+    expected = []
+    for logits, answer in zip(logits_in_one_pass(model, prompt), prompt.answers, strict=True):
+        rows = logits.double().log_softmax(-1)
+        expected.append(sum(float(rows[index, token]) for index, token in enumerate(answer)))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
     assert np.all(found < 0)
 
 

@@ -1,4 +1,4 @@
-"""The model out of PyPI: converted once, whole, by one process, or not at all."""
+"""Models from PyPI are converted once, completely, by one process, or not at all."""
 
 from __future__ import annotations
 
@@ -74,6 +74,7 @@ def names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 
 
+@pytest.mark.slow
 class TestReal:
     def test_the_tensors_are_those_of_the_package(self, converted: Path):
         from gguf import GGUFReader

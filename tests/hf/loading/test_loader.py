@@ -1,10 +1,9 @@
-"""What a user types becomes a whole model, or one line that names the value and what to do."""
+"""`load` gives a complete model, or one line that names the value and says what to do."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import logging
 import os
 import shutil
 import threading
@@ -20,16 +19,9 @@ import pytest
 import torch
 import transformers
 from huggingface_hub import constants
-from huggingface_hub.utils import logging as hub_logging
-from huggingface_hub.utils.tqdm import (
-    are_progress_bars_disabled,
-    disable_progress_bars,
-    enable_progress_bars,
-)
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
-from transformers.utils import logging as hf_logging
 
 from sharpmax import UserError
 from sharpmax.hf.loading import loader
@@ -636,83 +628,3 @@ class TestHub:
     def test_an_unknown_kind(self, hub: Hub, folder: Path):
         edit_config(folder, model_type="frobnicator")
         assert "owner/llama is of a kind unknown to transformers" in refusal("owner/llama")
-
-
-Settings = dict[str, Any]
-
-
-def settings() -> Settings:
-    return {
-        "verbosity": hf_logging.get_verbosity(),
-        "hub's": hub_logging.get_verbosity(),
-        "bars": hf_logging.is_progress_bar_enabled(),
-        "hub's bars": not are_progress_bars_disabled(),
-        "environment": dict(os.environ),
-        "random": torch.random.get_rng_state().tolist(),
-    }
-
-
-@pytest.fixture
-def restored() -> Iterator[None]:
-    before = settings()
-    yield
-    hf_logging.set_verbosity(before["verbosity"])
-    hub_logging.set_verbosity(before["hub's"])
-    (hf_logging.enable_progress_bar if before["bars"] else hf_logging.disable_progress_bar)()
-    (enable_progress_bars if before["hub's bars"] else disable_progress_bars)()
-
-
-@pytest.mark.usefixtures("restored")
-class TestSettings:
-    @pytest.mark.parametrize("conversion", [None, "0"])
-    @pytest.mark.parametrize("hub_bars", [True, False])
-    @pytest.mark.parametrize("bars", [True, False])
-    @pytest.mark.parametrize("level", [logging.INFO, logging.CRITICAL])
-    def test_they_are_as_before(
-        self,
-        folder: Path,
-        level: int,
-        bars: bool,
-        hub_bars: bool,
-        conversion: str | None,
-        monkeypatch: pytest.MonkeyPatch,
-    ):
-        if conversion is not None:
-            monkeypatch.setenv("DISABLE_SAFETENSORS_CONVERSION", conversion)
-        hf_logging.set_verbosity(level)
-        hub_logging.set_verbosity(level)
-        (hf_logging.enable_progress_bar if bars else hf_logging.disable_progress_bar)()
-        (enable_progress_bars if hub_bars else disable_progress_bars)()
-        before = settings()
-        load(str(folder))
-        assert settings() == before
-        edit_config(folder, num_hidden_layers=3)
-        refusal(folder)
-        assert settings() == before
-
-    def test_and_after_two_loads_at_once(self, folder: Path):
-        before = settings()
-        threads = [threading.Thread(target=load, args=[str(folder)]) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert settings() == before
-
-    def test_nothing_is_printed_or_logged(self, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
-        """A masked language model, for which transformers prints a table of what is missing."""
-        config = transformers.BertConfig(**ENCODER)
-        save(tmp_path, transformers.BertForMaskedLM(config))
-        records: list[logging.LogRecord] = []
-        handler = logging.Handler()
-        handler.emit = records.append  # type: ignore[method-assign]
-        logger = logging.getLogger("transformers")
-        logger.addHandler(handler)
-        try:
-            capfd.readouterr()
-            load(str(tmp_path))
-            assert (capfd.readouterr(), records) == (("", ""), [])
-            transformers.AutoModel.from_pretrained(tmp_path)
-            assert "pooler" in records[-1].getMessage()  # or this test could not fail
-        finally:
-            logger.removeHandler(handler)

@@ -1,4 +1,4 @@
-"""Masks of sliding windows that are held as two numbers, and what makes them a matrix again."""
+"""Masks of sliding windows, stored as two numbers: they stand for transformers' matrix."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import masking_utils
@@ -41,7 +43,7 @@ KINDS: dict[str, tuple[Any, dict[str, bool]]] = {
 }
 
 
-def asked(kind: str, size: int, *lengths: int, **changes: Any) -> dict[str, Any]:
+def mask_arguments(kind: str, size: int, *lengths: int, **changes: Any) -> dict[str, Any]:
     """What transformers calls a mask function with, for a window of this size."""
     function, skips = KINDS[kind]
     queries, keys = lengths or (SIZE, SIZE)
@@ -59,28 +61,28 @@ def asked(kind: str, size: int, *lengths: int, **changes: Any) -> dict[str, Any]
     }
 
 
-def matrix(given: dict[str, Any]) -> Tensor:
+def matrix(arguments: dict[str, Any]) -> Tensor:
     """What transformers makes of it if nothing may be left out."""
-    kept = {**given, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    kept = {**arguments, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     return sdpa_mask(**kept)
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, SIZE - 1, SIZE])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_window_stands_for_transformers_matrix(kind, size):
-    given = asked(kind, size)
-    window = make_mask(**given)
+@given(data=st.data(), kind=st.sampled_from(list(KINDS)), length=st.integers(2, 20))
+def test_a_window_stands_for_transformers_matrix(data, kind, length):
+    size = data.draw(st.integers(1, length), label="size")
+    arguments = mask_arguments(kind, size, length, length)
+    window = make_mask(**arguments)
     assert isinstance(window, WindowMask)
     dense = window.dense()
     assert type(dense) is Tensor
-    assert torch.equal(dense, matrix(given))
-    position = torch.arange(SIZE)
+    assert torch.equal(dense, matrix(arguments))
+    position = torch.arange(length)
     distance = position[:, None] - position
     by_its_numbers = distance.abs() < window.window
     if window.causal:
         by_its_numbers &= distance >= 0
     assert window.causal == (kind == "causal")
-    assert torch.equal(by_its_numbers.expand(BATCH, 1, SIZE, SIZE), dense)
+    assert torch.equal(by_its_numbers.expand(BATCH, 1, length, length), dense)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -90,21 +92,21 @@ def test_attention_reads_the_numbers(kind):
     query, key, value = (
         torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(3)
     )
-    window = make_mask(**asked(kind, 3))
+    window = make_mask(**mask_arguments(kind, 3))
     # The mask speaks of causality, whatever the module says.
     for is_causal in (True, False):
         module = torch.nn.Module()
         module.is_causal = is_causal
         found, _ = attend(PLAIN, module, query, key, value, window)
         assert_close(found, attend(PLAIN, module, query, key, value, window.dense())[0])
-        other = make_mask(**asked(kind, 4)).dense()
+        other = make_mask(**mask_arguments(kind, 4)).dense()
         assert_far(found, attend(PLAIN, module, query, key, value, other)[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_window_that_covers_everything_is_no_mask(kind):
-    assert make_mask(**asked(kind, SIZE + 1)) is None
-    assert make_mask(**asked(kind, 5, 1, 1)) is None
+    assert make_mask(**mask_arguments(kind, SIZE + 1)) is None
+    assert make_mask(**mask_arguments(kind, 5, 1, 1)) is None
 
 
 def left_padded(size: int = SIZE) -> Tensor:
@@ -122,44 +124,44 @@ def second_window(size: int) -> Any:
 
 
 MATRICES: dict[str, dict[str, Any]] = {
-    "chunked": asked("causal", 5, mask_function=chunked_causal_mask_function(5, torch.zeros(BATCH, dtype=torch.int64))),
-    "chunked, padded": asked("causal", 5, mask_function=chunked_causal_mask_function(5, torch.tensor([0, 3])), attention_mask=left_padded()),
-    "padded": asked("causal", 5, attention_mask=left_padded()),
-    "padded, bidirectional": asked("bidirectional", 5, attention_mask=left_padded()),
-    "fewer tokens in the padding mask than keys": asked("causal", 5, attention_mask=torch.ones(BATCH, SIZE - 1, dtype=torch.bool)),
-    "decoding": asked("causal", 5, 1, SIZE, q_offset=SIZE - 1),
-    "decoding by several": asked("causal", 5, 3, SIZE, q_offset=SIZE - 3),
-    "queries of later": asked("causal", 5, q_offset=2),
-    "keys of later": asked("causal", 5, kv_offset=2),
-    "a tensor as offset": asked("causal", 5, q_offset=torch.tensor(2)),
-    "no skips allowed": asked("causal", 5, allow_is_causal_skip=False),
-    "half a window": asked("causal", 5, mask_function=sliding_window_overlay(5)),
-    "another window": asked("causal", 5, mask_function=sliding_window_causal_mask_function(4)),
-    "one key more": asked("causal", 5, mask_function=second_window(5)),
-    "of each text": asked("causal", 5, mask_function=and_masks(sliding_window_causal_mask_function(5), lambda *at: (at[0] == 0) | (at[3] > 2))),
-    "all, with a local size": asked("bidirectional", 5, mask_function=bidirectional_mask_function),
+    "chunked": mask_arguments("causal", 5, mask_function=chunked_causal_mask_function(5, torch.zeros(BATCH, dtype=torch.int64))),
+    "chunked, padded": mask_arguments("causal", 5, mask_function=chunked_causal_mask_function(5, torch.tensor([0, 3])), attention_mask=left_padded()),
+    "padded": mask_arguments("causal", 5, attention_mask=left_padded()),
+    "padded, bidirectional": mask_arguments("bidirectional", 5, attention_mask=left_padded()),
+    "fewer tokens in the padding mask than keys": mask_arguments("causal", 5, attention_mask=torch.ones(BATCH, SIZE - 1, dtype=torch.bool)),
+    "decoding": mask_arguments("causal", 5, 1, SIZE, q_offset=SIZE - 1),
+    "decoding by several": mask_arguments("causal", 5, 3, SIZE, q_offset=SIZE - 3),
+    "queries of later": mask_arguments("causal", 5, q_offset=2),
+    "keys of later": mask_arguments("causal", 5, kv_offset=2),
+    "a tensor as offset": mask_arguments("causal", 5, q_offset=torch.tensor(2)),
+    "no skips allowed": mask_arguments("causal", 5, allow_is_causal_skip=False),
+    "half a window": mask_arguments("causal", 5, mask_function=sliding_window_overlay(5)),
+    "another window": mask_arguments("causal", 5, mask_function=sliding_window_causal_mask_function(4)),
+    "one key more": mask_arguments("causal", 5, mask_function=second_window(5)),
+    "of each text": mask_arguments("causal", 5, mask_function=and_masks(sliding_window_causal_mask_function(5), lambda *at: (at[0] == 0) | (at[3] > 2))),
+    "all, with a local size": mask_arguments("bidirectional", 5, mask_function=bidirectional_mask_function),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MATRICES)
 def test_what_is_no_plain_window_is_a_matrix(name):
-    given = MATRICES[name]
-    mask = make_mask(**given)
+    arguments = MATRICES[name]
+    mask = make_mask(**arguments)
     assert type(mask) is Tensor
-    assert torch.equal(mask, matrix(given))
+    assert torch.equal(mask, matrix(arguments))
 
 
 @pytest.mark.parametrize("offset", [0, torch.tensor(0)], ids=repr)
 def test_padding_that_hides_nothing(offset):
     padding = torch.ones(BATCH, SIZE, dtype=torch.bool)
-    given = asked("causal", 5, attention_mask=padding, q_offset=offset)
-    mask = make_mask(**given)
+    arguments = mask_arguments("causal", 5, attention_mask=padding, q_offset=offset)
+    mask = make_mask(**arguments)
     assert isinstance(mask, WindowMask)
-    assert torch.equal(mask.dense(), matrix(given))
+    assert torch.equal(mask.dense(), matrix(arguments))
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         {"mask_function": causal_mask_function},
         {"mask_function": causal_mask_function, "attention_mask": left_padded()},
@@ -168,10 +170,10 @@ def test_padding_that_hides_nothing(offset):
         {},
     ],
 )  # fmt: skip
-def test_without_a_window_it_is_transformers_mask(given):
+def test_without_a_window_it_is_transformers_mask(options):
     sizes = {"batch_size": BATCH, "q_length": SIZE, "kv_length": SIZE}
-    mask, expected = make_mask(**sizes, **given), sdpa_mask(**sizes, **given)
-    assert (mask is None) == (expected is None) == ("attention_mask" not in given)
+    mask, expected = make_mask(**sizes, **options), sdpa_mask(**sizes, **options)
+    assert (mask is None) == (expected is None) == ("attention_mask" not in options)
     assert mask is None or torch.equal(mask, expected)
 
 
@@ -210,16 +212,16 @@ OPERATIONS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_acts_on_the_matrix(name, kind):
-    given = asked(kind, 4)
-    answer = OPERATIONS[name](make_mask(**given))
-    expected = OPERATIONS[name](matrix(given))
-    answer = answer.dense() if isinstance(answer, WindowMask) else answer
-    assert type(answer) is Tensor
-    assert answer.dtype == expected.dtype
-    assert torch.equal(answer, expected)
+def test_an_operation_acts_on_the_matrix(name):
+    for kind in KINDS:
+        arguments = mask_arguments(kind, 4)
+        answer = OPERATIONS[name](make_mask(**arguments))
+        expected = OPERATIONS[name](matrix(arguments))
+        answer = answer.dense() if isinstance(answer, WindowMask) else answer
+        assert type(answer) is Tensor
+        assert answer.dtype == expected.dtype
+        assert torch.equal(answer, expected)
 
 
 def refuse(*_: Any, **__: Any) -> None:
@@ -227,7 +229,7 @@ def refuse(*_: Any, **__: Any) -> None:
 
 
 def test_what_can_be_asked_without_a_matrix():
-    window = make_mask(**asked("causal", 4))
+    window = make_mask(**mask_arguments("causal", 4))
     window.dense = refuse
     assert tuple(window.shape) == tuple(window.size()) == (BATCH, 1, SIZE, SIZE)
     assert (window.size(-1), window.ndim, window.dim(), len(window.shape)) == (SIZE, 4, 4, 4)
@@ -256,7 +258,7 @@ def test_a_window_over_20000_tokens_takes_no_matrix(monkeypatch):
     tracemalloc.start()
     try:
         with Largest() as largest:
-            mask = make_mask(**asked("causal", 512, tokens, tokens, batch_size=1))
+            mask = make_mask(**mask_arguments("causal", 512, tokens, tokens, batch_size=1))
         python = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -277,11 +279,11 @@ def test_a_model_with_a_window_makes_no_matrix_for_it(name, monkeypatch):
     model = FAMILIES[name].make()
     ids = torch.randint(3, 60, (2, 40), generator=torch.Generator().manual_seed(3))
     expected = model(input_ids=ids)[0]
-    asked_of, seen = [], []
+    dense_masks, seen = [], []
 
     def spy(*args: Any, **options: Any) -> Tensor | None:
         mask = sdpa_mask(*args, **options)
-        asked_of.append(mask)
+        dense_masks.append(mask)
         return mask
 
     def watch(*args: Any, **options: Any) -> Any:
@@ -292,7 +294,7 @@ def test_a_model_with_a_window_makes_no_matrix_for_it(name, monkeypatch):
     monkeypatch.setattr(attention, "attend", watch)
     with shf.sharpen(model, PLAIN):
         assert_close(model(input_ids=ids)[0], expected)
-    assert all(mask is None for mask in asked_of)
+    assert all(mask is None for mask in dense_masks)
     kinds = getattr(model.config, "layer_types", [SLIDING] * model.config.num_hidden_layers)
     assert [isinstance(mask, WindowMask) for mask in seen] == [kind == SLIDING for kind in kinds]
     assert SLIDING in kinds

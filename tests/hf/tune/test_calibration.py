@@ -1,4 +1,4 @@
-"""A calibration: a file a person can read, that sharpens what it says and nothing else."""
+"""Calibrations: readable files that sharpen the heads they name and nothing else."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sharpmax.hf.model_info import weights_fingerprint
 from sharpmax.hf.tune.calibration import LIMIT, Architecture, ByRate, Head
 
 
-def made(model, *heads, start=8):
-    """A calibration of these (layer, head, rate)."""
+def make_calibration(model, *heads, start=8):
+    """Return a calibration of these (layer, head, rate)."""
     return shf.Calibration(
         model="tiny",
         weights=weights_fingerprint(model),
@@ -37,8 +37,8 @@ def logits(model, tokens):
     return model(input_ids=tokens).logits
 
 
-def test_the_file_is_read_back_and_has_a_head_a_line(tmp_path):
-    calibration = made(llama(), (0, 1, 0.25), (2, 3, 0.5))
+def test_the_file_has_one_line_per_head_and_is_read_back(tmp_path):
+    calibration = make_calibration(llama(), (0, 1, 0.25), (2, 3, 0.5))
     path = calibration.save(tmp_path / "some.json")
     assert shf.Calibration.load(path) == calibration
     lines = path.read_text().splitlines()
@@ -49,7 +49,7 @@ def test_the_file_is_read_back_and_has_a_head_a_line(tmp_path):
     calibration.save(path, overwrite=True)
 
 
-def test_rows_are_sharpened_by_the_logarithm_of_what_they_see():
+def test_rows_are_sharpened_by_the_logarithm_of_their_visible_tokens():
     entropy = torch.zeros(1, 2, 2, 5)
     count = torch.tensor([1.0, 8.0, 16.0, 64.0, 1e9]).expand_as(entropy)
     found = ByRate((0.0, 0.1, 0.2, 0.3), 8)(entropy, count)
@@ -60,11 +60,11 @@ def test_rows_are_sharpened_by_the_logarithm_of_what_they_see():
     assert found[0, 1, 1, 4] == LIMIT
 
 
-def test_it_is_a_constant_in_that_head_where_all_rows_see_as_much():
-    """The last token's answer of a model of one layer depends on one row."""
+def test_at_one_length_it_equals_a_constant_in_that_head():
+    """In a model of one layer the logits of the last token depend on one row only."""
     model, tokens = llama(layers=1), random_tokens(1, 20)
     rate = 0.7
-    with shf.sharpen(model, made(model, (0, 2, rate))):
+    with shf.sharpen(model, make_calibration(model, (0, 2, rate))):
         found = logits(model, tokens)[:, -1]
     with shf.sharpen(model, Constant(1 + rate * math.log(20 / 8)), heads=[2]):
         expected = logits(model, tokens)[:, -1]
@@ -74,7 +74,7 @@ def test_it_is_a_constant_in_that_head_where_all_rows_see_as_much():
 
 def test_inputs_as_short_as_those_it_was_made_from_are_answered_as_before():
     model, tokens = llama(), random_tokens(2, 12)
-    with shf.sharpen(model, made(model, (0, 0, 1.0), (1, 3, 0.5), start=12)):
+    with shf.sharpen(model, make_calibration(model, (0, 0, 1.0), (1, 3, 0.5), start=12)):
         short = logits(model, tokens)
         longer = logits(model, random_tokens(2, 30))
     with shf.sharpen(model, Constant(1.0)):
@@ -84,16 +84,16 @@ def test_inputs_as_short_as_those_it_was_made_from_are_answered_as_before():
 
 def test_generating_with_a_cache_equals_reading_at_once():
     model, tokens = llama(), random_tokens(1, 30)
-    with torch.no_grad(), shf.sharpen(model, made(model, (0, 1, 0.6), (2, 2, 0.9))):
+    with torch.no_grad(), shf.sharpen(model, make_calibration(model, (0, 1, 0.6), (2, 2, 0.9))):
         whole = logits(model, tokens)
         first = model(input_ids=tokens[:, :20], use_cache=True)
         rest = model(input_ids=tokens[:, 20:], past_key_values=first.past_key_values)
     torch.testing.assert_close(rest.logits, whole[:, 20:], rtol=1e-4, atol=1e-4)
 
 
-def test_sharpen_takes_the_path_and_nested_blocks_stay_where_it_is_silent(tmp_path):
+def test_sharpen_takes_the_path_and_outer_policies_keep_the_other_heads(tmp_path):
     model, tokens = llama(), random_tokens(1, 25)
-    calibration = made(model, (1, 2, 0.8))
+    calibration = make_calibration(model, (1, 2, 0.8))
     path = calibration.save(tmp_path / "c.json")
     with shf.sharpen(model, path):
         by_path = logits(model, tokens)
@@ -109,7 +109,7 @@ def test_sharpen_takes_the_path_and_nested_blocks_stay_where_it_is_silent(tmp_pa
 
 
 def test_another_architecture_is_refused_with_the_reason():
-    calibration = made(llama(layers=3), (0, 1, 0.5))
+    calibration = make_calibration(llama(layers=3), (0, 1, 0.5))
     for other, reason in (
         (llama(layers=2), "attention layers 3, and LlamaForCausalLM has 2"),
         (FAMILIES["GPT-2"].make(), "model type 'llama', and GPT2LMHeadModel has 'gpt2'"),
@@ -126,8 +126,8 @@ def test_another_architecture_is_refused_with_the_reason():
         pass
 
 
-def test_other_weights_are_mentioned():
-    calibration = made(llama(), (0, 1, 0.5))
+def test_other_weights_give_a_warning():
+    calibration = make_calibration(llama(), (0, 1, 0.5))
     with (
         pytest.warns(shf.OtherWeightsWarning, match="other weights, of tiny"),
         shf.sharpen(llama(seed=1), calibration),
@@ -135,11 +135,11 @@ def test_other_weights_are_mentioned():
         pass
 
 
-def test_it_says_itself_which_heads():
+def test_layers_and_heads_cannot_be_given_as_well():
     model = llama()
     with (
-        pytest.raises(UserError, match="says itself which heads"),
-        shf.sharpen(model, made(model, (0, 1, 0.5)), layers=[0]),
+        pytest.raises(UserError, match="cannot be combined with a calibration"),
+        shf.sharpen(model, make_calibration(model, (0, 1, 0.5)), layers=[0]),
     ):
         pass
 
@@ -155,14 +155,14 @@ def test_it_says_itself_which_heads():
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path, change, message):
-    path = made(llama(), (0, 1, 0.5)).save(tmp_path / "c.json")
+    path = make_calibration(llama(), (0, 1, 0.5)).save(tmp_path / "c.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(UserError, match=message):
         shf.Calibration.load(path)
 
 
-def test_a_head_that_is_not_there_and_a_file_that_is_none(tmp_path):
-    path = made(llama(), (0, 1, 0.5)).save(tmp_path / "c.json")
+def test_heads_and_files_that_do_not_exist_are_refused(tmp_path):
+    path = make_calibration(llama(), (0, 1, 0.5)).save(tmp_path / "c.json")
     content = json.loads(path.read_text())
     content["heads"][0]["head"] = 4
     path.write_text(json.dumps(content))
@@ -177,8 +177,8 @@ def test_a_head_that_is_not_there_and_a_file_that_is_none(tmp_path):
         shf.Calibration.load(tmp_path)
 
 
-def test_scaled_is_more_of_the_same():
-    calibration = made(llama(), (0, 1, 0.5), (1, 0, 0.1))
+def test_scaled_multiplies_the_rates():
+    calibration = make_calibration(llama(), (0, 1, 0.5), (1, 0, 0.1))
     assert [one.rate for one in calibration.scaled(2).heads] == [1.0, 0.2]
     with pytest.raises(ValueError, match="factor must be a positive number, got 0"):
         calibration.scaled(0)

@@ -18,7 +18,7 @@ from sharpmax._errors import UserError
 from sharpmax.experiments.clrs_text.config import ATTENTIONS
 from sharpmax.experiments.clrs_text.data import Sample
 from sharpmax.experiments.clrs_text.tokenization import QATokenizer
-from sharpmax.hf.evaluate.tasks import Case, Task
+from sharpmax.hf.evaluate.tasks import Task, TaskPrompt
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.tune.calibrate import NothingToGain, calibrate
 from sharpmax.policies import PAPER
@@ -119,12 +119,14 @@ def _calibration_task(subject: Subject) -> Task:
     for sample in subject.calibration:
         by_size.setdefault(sample.size, []).append(sample)
 
-    def case(tokenizer: Any, size: int, questions: int, generator: np.random.Generator) -> Case:
+    def make_prompt(
+        tokenizer: Any, size: int, questions: int, generator: np.random.Generator
+    ) -> TaskPrompt:
         samples = by_size[size]
         (example,) = subject.tokenizer.encode([samples[generator.integers(len(samples))]])
-        return Case(example.question[:-1], (example.question[-1:],), (example.answer,))
+        return TaskPrompt(example.question[:-1], (example.question[-1:],), (example.answer,))
 
-    return Task(subject.algorithm, "size", (), (), (), PROMPTS, 1, case)
+    return Task(subject.algorithm, "size", (), (), (), PROMPTS, 1, make_prompt)
 
 
 CONDITIONS = {

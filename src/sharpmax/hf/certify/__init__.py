@@ -1,1 +1,1 @@
-"""Bound the spread of each head's logits from the weights alone."""
+"""Bound how sharp each head of a model can ever be, from its weights alone."""

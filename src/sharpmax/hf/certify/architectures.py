@@ -1,9 +1,8 @@
-"""What lies between the residual stream and the logits of an attention layer, by architecture: the
-normalisation of its input, the rows of its weights that belong to each head, and what is done to
-queries and keys before they meet.
+"""Read from each architecture how an attention layer gets from its input to its logits.
 
-`COVERED` is the table. A bound that forgets a part is no bound, so whatever is not in it, or not as
-the table says, is refused by name.
+That is: the normalisation of its input, the rows of its projections that belong to each head, and
+what happens to queries and keys before they meet. `COVERED` is the table of architectures. A bound
+that ignores a part of the computation is no bound, so every other architecture is refused by name.
 """
 
 from __future__ import annotations
@@ -13,38 +12,73 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from sharpmax._errors import UserError
-from sharpmax.hf.certify.projections import affine, grouped, numbers, rows
 from sharpmax.hf.patch.layers import Layer, count_heads
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-    from sharpmax.hf.certify.projections import Rows
+
+@dataclass(frozen=True)
+class Projection:
+    """The weight and bias of a query or key projection, in float64, split into heads."""
+
+    weight: Float[np.ndarray, "heads dim model"]
+    bias: Float[np.ndarray, "heads dim"]
+
+    @staticmethod
+    def split(
+        weight: Float[np.ndarray, "out model"], bias: Float[np.ndarray, " out"], heads: int
+    ) -> Projection:
+        """Split the rows of a projection evenly into heads."""
+        return Projection(weight.reshape(heads, -1, weight.shape[1]), bias.reshape(heads, -1))
+
+    def channels(self, start: int, stop: int) -> Projection:
+        """Return these channels of every head."""
+        return Projection(self.weight[:, start:stop], self.bias[:, start:stop])
+
+    def repeat(self, heads: int) -> Projection:
+        """Repeat key heads for the query heads that share them, which are neighbours."""
+        group = heads // len(self.weight)
+        return Projection(
+            np.repeat(self.weight, group, axis=0), np.repeat(self.bias, group, axis=0)
+        )
 
 
 @dataclass(frozen=True)
-class Wiring:
-    """One attention layer's way from its input to its logits."""
+class LogitParameters:
+    """What determines the logits of an attention layer, given its input.
 
-    norm: nn.Module | None
-    """What its input comes out of; None if queries and keys are normalised themselves."""
-    query: Rows
-    key: Rows
+    Attributes:
+        input_norm: The normalisation that the layer's input comes from; None if queries and keys
+            are normalised themselves.
+        query: The query projection.
+        key: The key projection, with as many heads as the queries.
+        query_norm: A normalisation of the queries.
+        key_norm: A normalisation of the keys.
+        scale: The factor on the product of query and key.
+        rotated: Whether rotary position embeddings are applied.
+        softcap: The constant c of c tanh(e / c).
+        bias_range: Largest minus smallest entry of a position bias added to the logits, per head.
+    """
+
+    input_norm: nn.Module | None
+    query: Projection
+    key: Projection
     query_norm: nn.Module | None = None
     key_norm: nn.Module | None = None
     scale: float = 1.0
     rotated: bool = True
     softcap: float | None = None
     bias_range: Float[np.ndarray, " heads"] | None = None
-    """Largest minus smallest entry of a position bias that is added to the logits."""
 
 
-def wiring_of(model: PreTrainedModel, layer: Layer) -> Wiring:
-    """How one layer is wired; raises, naming the architecture, if the table does not have it."""
+def read_logit_parameters(model: PreTrainedModel, layer: Layer) -> LogitParameters:
+    """Read the parameters of a layer's logits; raise if its architecture is not covered."""
     kind = model.config.model_type
     if kind not in COVERED:
         reason = REFUSED.get(kind, "what bounds its queries and keys is not in sharpmax's table")
@@ -55,34 +89,66 @@ def wiring_of(model: PreTrainedModel, layer: Layer) -> Wiring:
     module: Any = layer.module
     if getattr(module, "is_cross_attention", False) or "crossattention" in layer.name:
         raise UserError(
-            f"{type(model).__name__}: {layer.name} attends to another model's output, which "
-            "nothing in these weights bounds: not certified"
+            f"{type(model).__name__} cannot be certified: {layer.name} attends to another model's "
+            "output, which these weights do not bound"
         )
     try:
         return COVERED[kind](model, layer, module)
     except AttributeError as error:
         raise UserError(
-            f"{type(model).__name__} ({kind}) is not built as the {kind} that sharpmax knows "
-            f"({error}): not certified"
+            f"{type(model).__name__} ({kind}) cannot be certified: it is not built as the {kind} "
+            f"that sharpmax knows ({error})"
         ) from error
 
 
-def _around(model: PreTrainedModel, layer: Layer, levels: int = 1) -> Any:
-    """The module that holds the layer, some levels up."""
-    return model.get_submodule(layer.name.rsplit(".", levels)[0])
+def to_float64(tensor: Tensor, name: str) -> Float[np.ndarray, "..."]:
+    """Return a weight as a float64 array; raise if it has no or no finite values."""
+    if tensor.is_meta:
+        raise UserError(f"{name} has no values (device meta): load the weights first")
+    array = tensor.detach().double().cpu().numpy()
+    if not np.isfinite(array).all():
+        raise UserError(f"{name} holds NaN or infinity: no bound follows from it")
+    return array
 
 
-def _like_llama(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
-    """RMSNorm or LayerNorm, q_proj and k_proj with or without bias, perhaps a norm of each head's
-    queries and keys, rotary positions.
+def _read_linear(
+    owner: nn.Module, name: str
+) -> tuple[Float[np.ndarray, "out model"], Float[np.ndarray, " out"]]:
+    """Return the weight and bias of a plain linear layer.
+
+    Adapters and packed weights are refused: their `.weight` is not the matrix that is applied.
     """
+    module: Any = getattr(owner, name)
+    if type(module) not in (nn.Linear, Conv1D):
+        raise UserError(
+            f"{type(owner).__name__}.{name} is {type(module).__name__}, not a plain Linear: merge "
+            "adapters into the weights and dequantise them, then certify"
+        )
+    weight = to_float64(module.weight, f"{name}.weight")
+    weight = weight.T if type(module) is Conv1D else weight
+    bias = np.zeros(len(weight)) if module.bias is None else to_float64(module.bias, f"{name}.bias")
+    return weight, bias
+
+
+def _split_linear(owner: nn.Module, name: str, heads: int) -> Projection:
+    """Return a plain linear layer split into heads."""
+    return Projection.split(*_read_linear(owner, name), heads)
+
+
+def _parent(model: PreTrainedModel, layer: Layer) -> Any:
+    """Return the module that holds the layer."""
+    return model.get_submodule(layer.name.rpartition(".")[0])
+
+
+def _like_llama(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParameters:
+    """Read a layer with q_proj and k_proj behind a norm, and perhaps norms of queries and keys."""
     heads = count_heads(layer)
     key_heads = heads // module.num_key_value_groups
     kind = "layernorm" if hasattr(module, "q_layernorm") else "norm"
-    return Wiring(
-        norm=_around(model, layer).input_layernorm,
-        query=rows(*affine(module, "q_proj"), heads),
-        key=grouped(rows(*affine(module, "k_proj"), key_heads), heads),
+    return LogitParameters(
+        input_norm=_parent(model, layer).input_layernorm,
+        query=_split_linear(module, "q_proj", heads),
+        key=_split_linear(module, "k_proj", key_heads).repeat(heads),
         query_norm=getattr(module, f"q_{kind}", None),
         key_norm=getattr(module, f"k_{kind}", None),
         scale=module.scaling,
@@ -91,64 +157,61 @@ def _like_llama(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
     )
 
 
-def _olmo2(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
-    """The input is the residual stream itself, but queries and keys of all heads are normalised
-    together.
-    """
+def _olmo2(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParameters:
+    """Read a layer whose input is not normalised, but the queries and keys of all heads are."""
     heads = count_heads(layer)
     key_heads = heads // module.num_key_value_groups
-    return Wiring(
-        norm=None,
-        query=rows(*affine(module, "q_proj"), heads),
-        key=grouped(rows(*affine(module, "k_proj"), key_heads), heads),
+    return LogitParameters(
+        input_norm=None,
+        query=_split_linear(module, "q_proj", heads),
+        key=_split_linear(module, "k_proj", key_heads).repeat(heads),
         query_norm=module.q_norm,
         key_norm=module.k_norm,
         scale=module.scaling,
     )
 
 
-def _phi3(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
-    """Queries, keys and values in one projection, one after the other."""
-    heads, dim = count_heads(layer), module.head_dim
-    weight, bias = affine(module, "qkv_proj")
-    first, then = heads * dim, (heads + module.num_key_value_heads) * dim
-    key = rows(weight[first:then], bias[first:then], module.num_key_value_heads)
-    return Wiring(
-        norm=_around(model, layer).input_layernorm,
-        query=rows(weight[:first], bias[:first], heads),
-        key=grouped(key, heads),
+def _phi3(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParameters:
+    """Read a layer with one projection: all queries, then all keys, then all values."""
+    heads, key_heads, dim = count_heads(layer), module.num_key_value_heads, module.head_dim
+    weight, bias = _read_linear(module, "qkv_proj")
+    start, stop = heads * dim, (heads + key_heads) * dim
+    return LogitParameters(
+        input_norm=_parent(model, layer).input_layernorm,
+        query=Projection.split(weight[:start], bias[:start], heads),
+        key=Projection.split(weight[start:stop], bias[start:stop], key_heads).repeat(heads),
         scale=module.scaling,
     )
 
 
-def _gpt_neox(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
-    """Query, key and value of a head stand together."""
-    weight, bias = rows(*affine(module, "query_key_value"), count_heads(layer))
-    dim = weight.shape[1] // 3
-    return Wiring(
-        norm=_around(model, layer).input_layernorm,
-        query=(weight[:, :dim], bias[:, :dim]),
-        key=(weight[:, dim : 2 * dim], bias[:, dim : 2 * dim]),
+def _gpt_neox(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParameters:
+    """Read a layer with one projection: per head its query, key and value."""
+    projection = _split_linear(module, "query_key_value", count_heads(layer))
+    dim = projection.bias.shape[1] // 3
+    return LogitParameters(
+        input_norm=_parent(model, layer).input_layernorm,
+        query=projection.channels(0, dim),
+        key=projection.channels(dim, 2 * dim),
         scale=module.scaling,
     )
 
 
-def _gpt2(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
-    """Positions are in the input, which the LayerNorm clamps like all of it."""
+def _gpt2(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParameters:
+    """Read a layer whose positions are in its normalised input; one projection as in Phi-3."""
     heads = count_heads(layer)
-    weight, bias = affine(module, "c_attn")
+    weight, bias = _read_linear(module, "c_attn")
     size = len(weight) // 3
-    return Wiring(
-        norm=_around(model, layer).ln_1,
-        query=rows(weight[:size], bias[:size], heads),
-        key=rows(weight[size : 2 * size], bias[size : 2 * size], heads),
+    return LogitParameters(
+        input_norm=_parent(model, layer).ln_1,
+        query=Projection.split(weight[:size], bias[:size], heads),
+        key=Projection.split(weight[size : 2 * size], bias[size : 2 * size], heads),
         scale=module.scaling,
         rotated=False,
     )
 
 
-def _bert(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
-    """Normalised after each block: the input comes out of the block before, or the embeddings."""
+def _bert(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParameters:
+    """Read a layer whose input was normalised at the end of the previous block or embeddings."""
     heads = count_heads(layer)
     before, _, _ = layer.name.rpartition(".attention.self")
     blocks, _, number = before.rpartition(".")
@@ -157,44 +220,47 @@ def _bert(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
         if int(number)
         else f"{blocks.removesuffix('encoder.layer')}embeddings.LayerNorm"
     )
-    return Wiring(
-        norm=model.get_submodule(norm),
-        query=rows(*affine(module, "query"), heads),
-        key=rows(*affine(module, "key"), heads),
+    return LogitParameters(
+        input_norm=model.get_submodule(norm),
+        query=_split_linear(module, "query", heads),
+        key=_split_linear(module, "key", heads),
         scale=module.scaling,
         rotated=False,
     )
 
 
-def _modernbert(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
-    """The first layer reads the embeddings, which have been normalised already."""
+def _modernbert(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParameters:
+    """Read a layer with one projection as in Phi-3; the embeddings normalise the first input."""
     heads = count_heads(layer)
-    weight, bias = affine(module, "Wqkv")
+    weight, bias = _read_linear(module, "Wqkv")
     size = len(weight) // 3
-    norm = _around(model, layer).attn_norm
+    norm = _parent(model, layer).attn_norm
     if isinstance(norm, nn.Identity):
         norm = model.get_submodule(layer.name.partition("layers.")[0] + "embeddings.norm")
-    return Wiring(
-        norm=norm,
-        query=rows(weight[:size], bias[:size], heads),
-        key=rows(weight[size : 2 * size], bias[size : 2 * size], heads),
+    return LogitParameters(
+        input_norm=norm,
+        query=Projection.split(weight[:size], bias[:size], heads),
+        key=Projection.split(weight[size : 2 * size], bias[size : 2 * size], heads),
         scale=module.head_dim**-0.5,
     )
 
 
-def _t5(model: PreTrainedModel, layer: Layer, module: Any) -> Wiring:
-    """A bias by distance is added to the logits; all layers take the first one's table, in which
-    everything far away has one entry, so that it is bounded.
+def _t5(model: PreTrainedModel, layer: Layer, module: Any) -> LogitParameters:
+    """Read an encoder layer with a bias by distance.
+
+    All layers share the table of the first. It is bounded: all large distances share one entry.
     """
     if module.is_decoder:
-        raise UserError("T5 is certified by its encoder: give model.get_encoder()")
+        raise UserError("the decoder of T5 cannot be certified: give model.get_encoder()")
     heads = count_heads(layer)
-    tables = [one for one in model.modules() if hasattr(one, "relative_attention_bias")]
-    table = numbers(tables[0].relative_attention_bias.weight, "relative_attention_bias.weight")  # type: ignore[union-attr,arg-type]
-    return Wiring(
-        norm=_around(model, layer).layer_norm,
-        query=rows(*affine(module, "q"), heads),
-        key=rows(*affine(module, "k"), heads),
+    tables: list[Any] = [
+        other for other in model.modules() if hasattr(other, "relative_attention_bias")
+    ]
+    table = to_float64(tables[0].relative_attention_bias.weight, "relative_attention_bias.weight")
+    return LogitParameters(
+        input_norm=_parent(model, layer).layer_norm,
+        query=_split_linear(module, "q", heads),
+        key=_split_linear(module, "k", heads),
         scale=module.scaling,
         rotated=False,
         bias_range=np.ptp(table, axis=0),
@@ -218,7 +284,7 @@ LIKE_LLAMA = (
     "smollm3",
     "starcoder2",
 )
-COVERED: dict[str, Callable[[PreTrainedModel, Layer, Any], Wiring]] = {
+COVERED: dict[str, Callable[[PreTrainedModel, Layer, Any], LogitParameters]] = {
     **dict.fromkeys(LIKE_LLAMA, _like_llama),
     **dict.fromkeys(("bert", "roberta", "xlm-roberta"), _bert),
     "gpt2": _gpt2,
@@ -228,13 +294,13 @@ COVERED: dict[str, Callable[[PreTrainedModel, Layer, Any], Wiring]] = {
     "phi3": _phi3,
     "t5": _t5,
 }
-"""By `config.model_type`."""
+"""The function that reads each architecture, by `config.model_type`."""
 
 _ALIBI = "its bias by distance (ALiBi) grows without limit, and so does the spread"
 REFUSED = {
     "bloom": _ALIBI,
     "mpt": _ALIBI,
     "llama4": "its queries grow with the logarithm of their position",
-    "whisper": "its decoder attends to sound, of which only an encoder of its own would tell",
+    "whisper": "its decoder attends to the output of its encoder",
 }
-"""Why, where more is known than that nobody has looked."""
+"""Reasons for architectures that are known not to be covered."""

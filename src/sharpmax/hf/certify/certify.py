@@ -1,4 +1,4 @@
-"""How sharp each head of a model can ever be, from its weights alone."""
+"""Certify how sharp each head of a model can ever be, from its weights alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from sharpmax import theory
 from sharpmax._errors import UserError
-from sharpmax.hf.certify.bounds import spread_bounds
+from sharpmax.hf.certify.bounds import bound_spreads
 from sharpmax.hf.model_info import (
     context_length,
     describe_growing_temperature,
@@ -27,43 +27,57 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 EPSILONS = (0.01, 0.1, 0.5)
-"""Weights that a result says of when they are out of reach."""
+"""Attention weights for which a certificate says from how many tokens on none can reach them."""
 
 
 class Certificate(Result):
-    """What `certify` found: arrays [layer, head]."""
+    """The result of `certify`: bounds per layer and head that hold for every input."""
 
     kind: Literal["certify"] = "certify"
 
     @property
     def spread_bound(self) -> Float[np.ndarray, "layers heads"]:
-        """What the largest logit minus the smallest can never exceed, whatever the input."""
+        """What the largest logit minus the smallest of a row can never exceed."""
         return self.arrays["spread_bound"]
 
     @property
     def measured_spread(self) -> Float[np.ndarray, "layers heads"] | None:
-        """The largest spread in the scan that was given; NaN where it did not look."""
+        """The largest spread in the scan, if one was given; NaN for heads that it did not scan."""
         return self.arrays.get("measured_spread")
 
     @property
     def ratio(self) -> Float[np.ndarray, "layers heads"] | None:
-        """Certified over measured spread."""
+        """The bound divided by the measured spread; at least 1."""
         return None if self.measured_spread is None else self.spread_bound / self.measured_spread
 
     def items_until_dispersed(self, epsilon: float) -> Float[np.ndarray, "layers heads"]:
-        """The first number of tokens at which no weight of a head can reach epsilon; inf beyond
-        floats.
+        """Return the number of tokens from which on no weight of a head can reach epsilon.
+
+        Args:
+            epsilon: An attention weight between 0 and 1.
+
+        Returns:
+            The number per head; infinity where it exceeds the range of floats.
         """
         return np.asarray(theory.items_until_dispersed(self.spread_bound, epsilon))
 
     def log10_items(self, epsilon: float) -> Float[np.ndarray, "layers heads"]:
-        """The logarithm of that number, which is a number for every head."""
+        """Return the decimal logarithm of `items_until_dispersed`, finite for every head.
+
+        Args:
+            epsilon: An attention weight between 0 and 1.
+
+        Returns:
+            The logarithm per head.
+        """
         return log10_items(self.spread_bound, epsilon)
 
 
-def log10_items(spread: Float[np.ndarray, "*any"], epsilon: float) -> Float[np.ndarray, "*any"]:
-    """log10 of `theory.items_until_dispersed`, also where that is beyond floats: from n - 1 >
-    (1 / epsilon - 1) exp(spread), where rounding to a whole number no longer matters.
+def log10_items(spread: Float[np.ndarray, "*shape"], epsilon: float) -> Float[np.ndarray, "*shape"]:
+    """Return the decimal logarithm of `theory.items_until_dispersed`, also beyond floats.
+
+    There it follows from n - 1 > (1 / epsilon - 1) exp(spread), and rounding n to a whole number
+    does not matter.
     """
     items = np.asarray(theory.items_until_dispersed(spread, epsilon))
     large = (spread + math.log(1 / epsilon - 1)) / math.log(10)
@@ -77,32 +91,52 @@ def certify(
     name: str | None = None,
     notes: Sequence[str] = (),
 ) -> Certificate:
-    """Bound the spread of every head's logits for all inputs of all lengths, by Proposition 3.1 of
-    arXiv 2410.01104 with what the architecture has, and say from how many tokens on no weight can
-    reach 1, 10 and 50 % (Lemma 2.1, tight). No text is read.
+    """Bound the spread of every head's logits, for all inputs of all lengths.
 
-    `scan` puts the measured spread beside it. Holds for exact arithmetic, in evaluation mode;
-    numbers of few bits may exceed it by as much as they round. An architecture whose bound is not
-    known is refused by name: `sharpmax.hf.certify.architectures` has the table.
+    A head whose logits have a bounded spread must disperse as inputs grow. The bound follows from
+    the weights alone (Proposition 3.1 of arXiv 2410.01104, refined for the architecture), and with
+    it the number of tokens from which on no weight can reach 1, 10 or 50 % (Lemma 2.1, tight). The
+    model reads no text.
+
+    It holds for exact arithmetic in evaluation mode; low-precision weights may exceed it by their
+    rounding error.
+
+    Args:
+        model: A model of transformers of an architecture in
+            `sharpmax.hf.certify.architectures.COVERED`.
+        scan: A scan of the same model, whose measured spreads are put beside the bounds.
+        name: The model's name in the result.
+        notes: Notes to keep in the result.
+
+    Returns:
+        The bounds, per layer and head.
+
+    Raises:
+        UserError: The architecture has no known bound, a weight is not finite, or the scan is of
+            another or a sharpened model.
+
+    Example:
+        certificate = certify(model)
+        certificate.spread_bound[0, 3], certificate.log10_items(0.1)[0, 3]
     """
     watch = Stopwatch()
     layers = attention_layers(model)
-    _refuse(model)
-    bounds = np.stack([spread_bounds(model, layer) for layer in layers])
+    _require_bounded(model)
+    bounds = np.stack([bound_spreads(model, layer) for layer in layers])
     arrays = {"spread_bound": bounds}
     if scan is not None:
-        arrays["measured_spread"] = _measured(model, bounds, scan)
+        arrays["measured_spread"] = _measured_spread(model, bounds, scan)
     return Certificate(
         config={
             **describe_model(model, name, notes),
             "epsilons": list(EPSILONS),
             "context": context_length(model),
-            "scan": None if scan is None else _of_scan(scan),
+            "scan": None if scan is None else _describe_scan(scan),
         },
         seeds=(),
         measurements={
             "layers": [
-                _summary(layer, {key: array[row] for key, array in arrays.items()})
+                _summarise(layer, {key: array[row] for key, array in arrays.items()})
                 for row, layer in enumerate(layers)
             ],
             "heads": list(range(bounds.shape[1])),
@@ -111,8 +145,8 @@ def certify(
     ).with_arrays(**arrays)
 
 
-def _refuse(model: PreTrainedModel) -> None:
-    """What no table of wirings would tell."""
+def _require_bounded(model: PreTrainedModel) -> None:
+    """Raise for models whose logits are not bounded by the weights of their layers."""
     if is_encoder_decoder(model):
         raise UserError(
             f"{type(model).__name__} is an encoder-decoder: certify its encoder, "
@@ -121,34 +155,34 @@ def _refuse(model: PreTrainedModel) -> None:
     growing = describe_growing_temperature(model)
     if growing is not None:
         raise UserError(
-            f"{type(model).__name__} cannot be certified: its spread has no bound, by {growing}"
+            f"{type(model).__name__} cannot be certified: its spread has no bound because of "
+            f"{growing}"
         )
 
 
-def _summary(layer: Layer, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """One layer's line in the table."""
+def _summarise(layer: Layer, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Summarise the heads of one layer for the table of the result."""
     module: Any = layer.module
     window = getattr(module, "sliding_window", getattr(module.config, "sliding_window", None))
     bound = arrays["spread_bound"]
-    found: dict[str, Any] = {
+    log10 = {epsilon: log10_items(bound, epsilon).max() for epsilon in EPSILONS}
+    summary: dict[str, Any] = {
         "index": layer.index,
         "name": layer.name,
         "window": window if isinstance(window, int) else None,
         "smallest": bound.min(),
         "median": np.median(bound),
         "largest": bound.max(),
-        "log10_items": {
-            str(epsilon): float(log10_items(bound.max(), epsilon)) for epsilon in EPSILONS
-        },
+        "log10_items": {str(epsilon): float(value) for epsilon, value in log10.items()},
     }
     measured = arrays.get("measured_spread")
     if measured is not None:
         known = measured[~np.isnan(measured)]
-        found["measured"] = float(known.max()) if known.size else None
-    return found
+        summary["measured"] = float(known.max()) if known.size else None
+    return summary
 
 
-def _of_scan(scan: Scan) -> dict[str, Any]:
+def _describe_scan(scan: Scan) -> dict[str, Any]:
     return {
         "model": scan.config["model"],
         "prompt": scan.config["prompt"],
@@ -156,27 +190,27 @@ def _of_scan(scan: Scan) -> dict[str, Any]:
     }
 
 
-def _measured(
+def _measured_spread(
     model: PreTrainedModel, bounds: Float[np.ndarray, "layers heads"], scan: Scan
 ) -> Float[np.ndarray, "layers heads"]:
-    """The largest spread that the scan saw, of each head at the places of `bounds`."""
+    """Return the largest spread of each head in a scan; raise if the scan is of another model."""
     config = scan.config
     if config["policy"] is not None:
         raise UserError(f"the scan is of a sharpened model ({config['policy']}): scan it plain")
-    ours = (model.config.model_type, sum(one.numel() for one in model.parameters()))
-    if ours != (config["model_type"], config["parameters"]):
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    if (model.config.model_type, parameters) != (config["model_type"], config["parameters"]):
         raise UserError(
             f"the scan is of {config['model']}, {config['model_type']} with "
-            f"{config['parameters']:,} parameters, not of this {ours[0]} with {ours[1]:,}"
+            f"{config['parameters']:,} parameters, not of this {model.config.model_type} with "
+            f"{parameters:,}"
         )
-    found = np.full(bounds.shape, np.nan)
-    # The spread of a row is what the last token of each length saw.
-    found[np.ix_(config["layers"], config["heads"])] = np.nanmax(scan.spread, axis=0)
+    measured = np.full(bounds.shape, np.nan)
+    measured[np.ix_(config["layers"], config["heads"])] = np.nanmax(scan.spread, axis=0)
     slack = 1 + 16 * torch.finfo(getattr(torch, config["dtype"])).eps
-    if np.any(found > slack * bounds):
-        layer, head = np.argwhere(found > slack * bounds)[0]
+    if np.any(measured > slack * bounds):
+        layer, head = np.argwhere(measured > slack * bounds)[0]
         raise UserError(
-            f"the scan measured a spread of {found[layer, head]:.4g} at layer {layer}, head "
-            f"{head}, where these weights allow {bounds[layer, head]:.4g}: it is of another model"
+            f"the scan is of another model: it measured a spread of {measured[layer, head]:.4g} at "
+            f"layer {layer}, head {head}, and these weights allow {bounds[layer, head]:.4g}"
         )
-    return found
+    return measured

@@ -1,4 +1,4 @@
-"""Ways of sharpening a model, to be compared with leaving it as it is."""
+"""Conditions of an evaluation: the plain model, and the model sharpened in different ways."""
 
 from __future__ import annotations
 
@@ -17,25 +17,49 @@ from sharpmax.hf.tune.calibration import Calibration
 from sharpmax.policies import Policy
 
 PLAIN = "plain"
-"""The model as it is."""
+"""The name of the condition that leaves the model unchanged."""
 
 
 @dataclass(frozen=True)
-class Arm:
-    """A policy in some layers and heads, all if None; or a calibration, which says where."""
+class Condition:
+    """A model with a policy, to be compared with the plain model in `evaluate`.
+
+    Use it to sharpen only some layers or heads; for all heads, or for a calibration, `evaluate`
+    also takes the policy or the calibration itself.
+
+    Example:
+        evaluate(model, tokenizer, "lookup", {"late": Condition(sx.PAPER, layers=range(20, 30))})
+
+    Attributes:
+        policy: A policy, a calibration, or None to leave the model unchanged.
+        layers: Numbers of the layers to sharpen; None for all. Not with a calibration.
+        heads: Numbers of the heads to sharpen in each of these layers; None for all. Not with a
+            calibration.
+    """
 
     policy: Policy | Calibration | None
-    """None: leave the model as it is."""
     layers: Collection[int] | None = None
     heads: Collection[int] | None = None
 
-    def applied(self, model: PreTrainedModel) -> AbstractContextManager[Any]:
+    def apply(self, model: PreTrainedModel) -> AbstractContextManager[Any]:
+        """Return a context in which the model is sharpened as this condition says.
+
+        Args:
+            model: The model; on leaving the context it is as before.
+
+        Returns:
+            The context manager of `sharpmax.hf.sharpen`, or one that does nothing.
+
+        Raises:
+            UserError: On entering, if the model does not have these layers or heads, or if the
+                calibration is for another architecture.
+        """
         if self.policy is None:
             return nullcontext()
         return sharpen(model, self.policy, layers=self.layers, heads=self.heads)
 
-    def described(self) -> dict[str, Any]:
-        """As results name it."""
+    def describe(self) -> dict[str, Any]:
+        """Return the JSON description that results hold."""
         if isinstance(self.policy, Calibration):
             return {
                 "calibration": self.policy.model,
@@ -49,19 +73,22 @@ class Arm:
         }
 
 
-def arms_of(
-    model: PreTrainedModel, policies: Mapping[str, Arm | Policy | Calibration | str | Path]
-) -> dict[str, Arm]:
-    """The model as it is, and each of these, checked against the model before any work."""
+def make_conditions(
+    model: PreTrainedModel, policies: Mapping[str, Condition | Policy | Calibration | str | Path]
+) -> dict[str, Condition]:
+    """Return the plain condition and one for each policy, by name.
+
+    Each is applied once, so that one that does not fit the model raises before any work.
+    """
     if not policies:
-        raise UserError("no policies: give at least one to compare with the model as it is")
+        raise UserError("no policies: give at least one to compare with the plain model")
     if PLAIN in policies:
-        raise UserError(f"{PLAIN!r} is the model as it is and always there: choose another name")
-    arms = {PLAIN: Arm(None)}
+        raise UserError(f"the name {PLAIN!r} is reserved for the plain model: use another name")
+    conditions = {PLAIN: Condition(None)}
     for name, policy in policies.items():
         if isinstance(policy, (str, Path)):
             policy = Calibration.load(policy)
-        arms[name] = policy if isinstance(policy, Arm) else Arm(policy)
-        with arms[name].applied(model):
-            pass
-    return arms
+        condition = policy if isinstance(policy, Condition) else Condition(policy)
+        with condition.apply(model):
+            conditions[name] = condition
+    return conditions

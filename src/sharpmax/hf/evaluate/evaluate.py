@@ -1,12 +1,9 @@
-"""Does sharpening help this model on this task? Every way on the same questions, compared one by
-one.
-"""
+"""Find out whether sharpening helps a model on a task: all conditions answer the same questions."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,13 +11,21 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
+from sharpmax.hf.checkpoint import SECONDS_BETWEEN_SAVES, Checkpoint
 from sharpmax.hf.evaluate import stats
-from sharpmax.hf.evaluate.conditions import PLAIN, Arm, arms_of
-from sharpmax.hf.evaluate.marks import Keeper, Marks
-from sharpmax.hf.evaluate.scoring import answers, require_language_model
-from sharpmax.hf.evaluate.tasks import Case, Task, UserTask, cases, task_of
+from sharpmax.hf.evaluate.conditions import PLAIN, Condition, make_conditions
+from sharpmax.hf.evaluate.scoring import require_language_model, score_answers
+from sharpmax.hf.evaluate.tasks import (
+    Task,
+    TaskPrompt,
+    UserTask,
+    hash_prompts,
+    make_prompts,
+    resolve_task,
+)
 from sharpmax.hf.model_info import describe_model, weights_fingerprint
 from sharpmax.hf.patch.layers import evaluation_mode, require_support
+from sharpmax.hf.progress import Progress, ProgressCallback
 from sharpmax.hf.tune.calibration import Calibration
 from sharpmax.policies import PAPER, Policy
 from sharpmax.results import Result, Stopwatch
@@ -30,42 +35,74 @@ if TYPE_CHECKING:
 
 
 class Evaluation(Result):
-    """What `evaluate` found."""
+    """The result of `evaluate`: scores per length, condition, prompt and question, and tests.
+
+    `measurements["rows"]` has one row per length and condition, which `row` looks up.
+    """
 
     kind: Literal["evaluate"] = "evaluate"
 
     @property
-    def arms(self) -> list[str]:
-        """The model as it is, then the others."""
+    def conditions(self) -> list[str]:
+        """The names of the conditions, the plain model first."""
         return list(self.config["arms"])
 
     @property
+    def arms(self) -> list[str]:
+        """The names of the conditions. Deprecated: use `conditions`."""
+        _warn_renamed("arms", "conditions")
+        return self.conditions
+
+    @property
     def lengths(self) -> list[int]:
+        """The lengths of the prompts, in the unit of the task."""
         return list(self.config["lengths"])
 
     @property
-    def right(self) -> Int[np.ndarray, "lengths arms prompts questions"]:
-        """1 where the answer was right."""
+    def right(self) -> Int[np.ndarray, "lengths conditions prompts questions"]:
+        """1 where greedy decoding writes the right answer, else 0."""
         return self.arrays["right"]
 
     @property
-    def log_probability(self) -> Float[np.ndarray, "lengths arms prompts questions"]:
-        """Of the right answer."""
+    def log_probability(self) -> Float[np.ndarray, "lengths conditions prompts questions"]:
+        """The log-probability of the right answer, in nats."""
         return self.arrays["log_probability"]
 
-    def row(self, length: int, arm: str) -> dict[str, Any]:
-        """Everything about an arm at a length."""
+    def row(self, length: int, condition: str = PLAIN, *, arm: str | None = None) -> dict[str, Any]:
+        """Return the accuracy, log-probability and comparison of a condition at a length.
+
+        Args:
+            length: One of `lengths`.
+            condition: One of `conditions`.
+            arm: Deprecated name of `condition`.
+
+        Returns:
+            `accuracy` and `log_probability`; for all but the plain model also `compared` and
+            `log_probability_compared`, the differences to the plain model.
+
+        Raises:
+            KeyError: There is no such length or condition.
+        """
+        if arm is not None:
+            _warn_renamed("arm", "condition")
+            condition = arm
         for row in self.measurements["rows"]:
-            if row["length"] == length and row["arm"] == arm:
+            if row["length"] == length and row["arm"] == condition:
                 return row
-        raise KeyError(f"no arm {arm!r} at length {length}: {self.arms} at {self.lengths}")
+        raise KeyError(
+            f"no condition {condition!r} at length {length}: {self.conditions} at {self.lengths}"
+        )
+
+
+def _warn_renamed(old: str, new: str) -> None:
+    warnings.warn(f"{old!r} is deprecated: use {new!r}", DeprecationWarning, stacklevel=3)
 
 
 def evaluate(
     model: PreTrainedModel,
     tokenizer: Any,
     task: str | Task | UserTask = "lookup",
-    policies: Mapping[str, Arm | Policy | Calibration | str | Path] | None = None,
+    policies: Mapping[str, Condition | Policy | Calibration | str | Path] | None = None,
     *,
     lengths: Sequence[int] | None = None,
     prompts: int | None = None,
@@ -74,132 +111,154 @@ def evaluate(
     name: str | None = None,
     notes: Sequence[str] = (),
     resume: str | Path | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Evaluation:
-    """Accuracy, and log-probability of the right answer, of the model as it is and sharpened in
-    each of these ways, over inputs of growing length.
+    """Compare a plain model with sharpened ones on questions whose answers are known.
 
-    `task` is `"lookup"` (the code of one name among many; lengths count names), `"passkey"` (a
-    number hidden in filler; tokens), `"max"` (the largest of some numbers), or a function
-    `(length, generator) -> (text, answer)`. `policies` are by the names to print: a policy, a
-    calibration or the path of its file, or an `Arm` for some layers and heads.
-    `resume` names a file that keeps what is done, for the same call to go on from; `forget`
-    removes it.
+    Use it to find out whether a policy or a calibration helps your model on your task, and over
+    which lengths. All conditions answer the same questions, so that differences are tested in
+    pairs: an exact sign-flip test over prompts, adjusted for the number of comparisons.
+
+    Args:
+        model: A causal language model of transformers. It is unchanged afterwards.
+        tokenizer: Its tokenizer.
+        task: `"lookup"` (the code of one name among many; lengths count names), `"passkey"` (a
+            number hidden in filler; lengths count tokens), `"max"` (the largest of some numbers),
+            or a function `(length, generator) -> (text, answer)`.
+        policies: What to compare with the plain model, by name: policies, calibrations, paths of
+            calibration files, or a `Condition` for some layers and heads. Default: the paper's
+            policy.
+        lengths: Lengths of the prompts. Default: those of the task.
+        prompts: Number of prompts of each length, at least 6. Default: that of the task.
+        questions: Number of questions per prompt. Default: that of the task.
+        seed: Seed of the random prompts.
+        name: The model's name in the result.
+        notes: Notes to keep in the result.
+        resume: A checkpoint file. An interrupted evaluation resumes if you repeat the call; call
+            `forget` once the result is saved.
+        progress: Called with the finished share, from 0 to 1.
+
+    Returns:
+        Accuracy and log-probability of the right answers per length and condition, with intervals
+        and tests.
+
+    Raises:
+        UserError: The model, task, lengths or policies do not fit together, or `resume` is the
+            checkpoint of another job. Raised before the model reads anything.
+
+    Example:
+        evaluation = evaluate(model, tokenizer, "lookup", {"paper": sx.PAPER}, lengths=[16, 32])
+        evaluation.row(32, "paper")["accuracy"]["mean"]
     """
     watch = Stopwatch()
-    kind = task_of(task)
-    prompts = kind.prompts if prompts is None else prompts
-    questions = kind.questions if questions is None else questions
-    if prompts < stats.FEWEST:
+    task = resolve_task(task)
+    prompts = task.prompts if prompts is None else prompts
+    questions = task.questions if questions is None else questions
+    if prompts < stats.MIN_PROMPTS:
         raise UserError(
-            f"prompts={prompts}: a paired test can tell nothing at the 5 % level from fewer than "
-            f"{stats.FEWEST}; give at least that many, and some hundred for differences of a few "
-            "points"
+            f"prompts={prompts}: no outcome of a paired test is significant at the 5 % level with "
+            f"fewer than {stats.MIN_PROMPTS} prompts; give at least {stats.MIN_PROMPTS}, or a few "
+            "hundred to find differences of a few points"
         )
     require_language_model(model)
     require_support(model)
-    made = cases(
-        model,
-        kind,
-        tokenizer,
-        kind.lengths if lengths is None else lengths,
-        prompts,
-        questions,
-        seed,
-    )
-    arms = arms_of(model, {"paper": PAPER} if policies is None else policies)
+    lengths = task.lengths if lengths is None else lengths
+    by_length = make_prompts(model, task, tokenizer, lengths, prompts, questions, seed)
+    conditions = make_conditions(model, {"paper": PAPER} if policies is None else policies)
     config = {
         **describe_model(model, name, notes),
-        "task": kind.name,
-        "unit": kind.unit,
-        "lengths": list(made),
+        "task": task.name,
+        "unit": task.unit,
+        "lengths": list(by_length),
         "prompts": prompts,
         "questions": questions,
         "seed": seed,
-        "inputs_sha256": _digest(made),
-        "arms": {name: arm.described() for name, arm in arms.items()},
+        "inputs_sha256": hash_prompts(by_length.values()),
+        "arms": {name: condition.describe() for name, condition in conditions.items()},
     }
-    marks = Marks.empty(len(made), len(arms), prompts, questions)
-    keeper = Keeper.open(resume, config | {"weights_sha256": weights_fingerprint(model)}, marks)
-    bar = _Bar(progress, made, len(arms))
-    with evaluation_mode(model):
-        for place, some in enumerate(made.values()):
-            for number, case in enumerate(some):
-                for column, arm in enumerate(arms.values()):
-                    if marks.right[place, column, number, 0] < 0:
-                        with arm.applied(model):
-                            found = answers(model, tokenizer, case)
-                        marks.right[place, column, number] = found.right
-                        marks.log_probability[place, column, number] = found.log_probability
-                    bar.add(case)
-                keeper.keep()
-    keeper.keep(now=True)
-    return _result(config, made, arms, marks, watch)
+    checkpoint = Checkpoint(
+        resume, "evaluate", config | {"weights_sha256": weights_fingerprint(model)}
+    )
+    arrays = _score_conditions(model, tokenizer, by_length, conditions, checkpoint, progress)
+    return _make_result(config, arrays, by_length, watch)
 
 
-def _digest(made: dict[int, list[Case]]) -> str:
-    """Of all inputs."""
-    content = [
-        [(case.context, case.questions, case.answers) for case in some] for some in made.values()
+def _score_conditions(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    by_length: dict[int, list[TaskPrompt]],
+    conditions: dict[str, Condition],
+    checkpoint: Checkpoint,
+    progress: ProgressCallback | None,
+) -> dict[str, np.ndarray]:
+    """Score all prompts under all conditions, except for what the checkpoint has already."""
+    steps = [
+        (row, number, prompt)
+        for row, prompts in enumerate(by_length.values())
+        for number, prompt in enumerate(prompts)
     ]
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    first, *_ = by_length.values()
+    shape = (len(by_length), len(conditions), len(first), len(first[0].questions))
+    right = checkpoint.array("right", shape, -1, np.int8)  # -1: not asked yet
+    log_probability = checkpoint.array("log_probability", shape, np.nan)
+    shares = Progress(progress, [prompt.tokens for _, _, prompt in steps])
+    with evaluation_mode(model):
+        for row, number, prompt in steps:
+            for column, condition in enumerate(conditions.values()):
+                if right[row, column, number, 0] < 0:
+                    with condition.apply(model):
+                        scores = score_answers(model, tokenizer, prompt)
+                    right[row, column, number] = scores.right
+                    log_probability[row, column, number] = scores.log_probability
+                shares.finish_part(len(conditions))
+            shares.finish_step()
+            checkpoint.save(every=SECONDS_BETWEEN_SAVES)
+    checkpoint.save()
+    return checkpoint.arrays
 
 
-class _Bar:
-    """How much of the work is done, by tokens read."""
-
-    def __init__(
-        self, progress: Callable[[float], None] | None, made: dict[int, list[Case]], arms: int
-    ) -> None:
-        self.report = progress or (lambda share: None)
-        self.total = arms * sum(case.tokens for some in made.values() for case in some)
-        self.done = 0
-
-    def add(self, case: Case) -> None:
-        self.done += case.tokens
-        self.report(self.done / self.total)
-
-
-def _result(
+def _make_result(
     config: dict[str, Any],
-    made: dict[int, list[Case]],
-    arms: dict[str, Arm],
-    marks: Marks,
+    arrays: dict[str, np.ndarray],
+    by_length: dict[int, list[TaskPrompt]],
     watch: Stopwatch,
 ) -> Evaluation:
+    right, log_probability = arrays["right"] == 1, arrays["log_probability"]
     rows = [
-        _row(length, arm, marks, place, column)
-        for place, length in enumerate(made)
-        for column, arm in enumerate(arms)
+        _row(length, condition, right[index], log_probability[index], column)
+        for index, length in enumerate(by_length)
+        for column, condition in enumerate(config["arms"])
     ]
     compared = [row for row in rows if row["arm"] != PLAIN]
-    adjusted = stats.holm([row["compared"]["p"] for row in compared])
-    for row, p in zip(compared, adjusted, strict=True):
-        row["compared"]["p_adjusted"] = p
+    adjusted = stats.adjust_p_values([row["compared"]["p"] for row in compared])
+    for row, p_value in zip(compared, adjusted, strict=True):
+        row["compared"]["p_adjusted"] = p_value
     result = Evaluation(
         config=config,
         seeds=(config["seed"],),
         measurements={
-            "tokens": [max(case.tokens for case in some) for some in made.values()],
+            "tokens": [max(prompt.tokens for prompt in some) for some in by_length.values()],
             "rows": rows,
             "level": stats.LEVEL,
             "power": stats.POWER,
         },
         provenance=watch.provenance(),
     )
-    return result.with_arrays(right=marks.right, log_probability=marks.log_probability)
+    return result.with_arrays(**arrays)
 
 
-def _row(length: int, arm: str, marks: Marks, place: int, column: int) -> dict[str, Any]:
-    right, log_probability = marks.right[place] == 1, marks.log_probability[place]
+def _row(
+    length: int, condition: str, right: np.ndarray, log_probability: np.ndarray, column: int
+) -> dict[str, Any]:
+    """Summarise a condition at a length and compare it with the plain one, column 0."""
     row: dict[str, Any] = {
         "length": length,
-        "arm": arm,
-        "accuracy": stats.share(right[column]),
+        "arm": condition,
+        "accuracy": stats.accuracy(right[column]),
         "log_probability": float(log_probability[column].mean()),
     }
     if column:
-        row["compared"] = stats.compare(right[0], right[column])
+        row["compared"] = stats.compare_answers(right[0], right[column])
         row["log_probability_compared"] = stats.mean_difference(
             log_probability[0], log_probability[column]
         )

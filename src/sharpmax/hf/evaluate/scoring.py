@@ -1,4 +1,4 @@
-"""What a model answers to the questions of a case, in two forward passes and without generating."""
+"""Score a model's answers to the questions of a prompt: two forward passes, no generation."""
 
 from __future__ import annotations
 
@@ -12,102 +12,109 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from sharpmax._errors import UserError
-from sharpmax.hf.evaluate.tasks import Case
+from sharpmax.hf.evaluate.tasks import TaskPrompt
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
 
 @dataclass(frozen=True)
-class Answers:
-    """By question."""
+class Scores:
+    """How well a model answered each question of a prompt.
+
+    Attributes:
+        right: Whether greedy decoding writes the answer, and no digit after it.
+        log_probability: The log-probability of the right answer, in nats.
+    """
 
     right: Bool[np.ndarray, " questions"]
-    """Greedy decoding writes the answer, and no digit after it."""
     log_probability: Float[np.ndarray, " questions"]
-    """Of the right answer, in nats."""
 
 
 def require_language_model(model: PreTrainedModel) -> None:
-    """Only a decoder with its output layer gives probabilities of the next token."""
-    causal = "ForCausalLM" in type(model).__name__ or "LMHeadModel" in type(model).__name__
-    if not causal:
+    """Raise unless the model is a decoder with an output layer, which predicts the next token."""
+    name = type(model).__name__
+    if "ForCausalLM" not in name and "LMHeadModel" not in name:
         raise UserError(
-            f"{type(model).__name__} does not predict the next token: give a causal language model "
-            "(...ForCausalLM)"
+            f"{name} does not predict the next token: give a causal language model (...ForCausalLM)"
         )
 
 
-def answers(model: PreTrainedModel, tokenizer: Any, case: Case) -> Answers:
-    """The model reads the text once, and then each question, with its right answer behind it.
+def score_answers(model: PreTrainedModel, tokenizer: Any, prompt: TaskPrompt) -> Scores:
+    """Score the model's answers to all questions of a prompt.
 
-    Greedy decoding writes an answer exactly if each of its tokens is the likeliest one after those
-    before it, so one pass over the right answer tells what generating would.
+    The model reads the context once, then each question followed by its right answer. Greedy
+    decoding writes an answer exactly if each of its tokens is the most probable one after those
+    before it, so that one pass over the right answer replaces generating.
     """
     with torch.no_grad():
-        logits = ask(model, case, read(model, case))
-    right, total = [], []
-    for row, answer in zip(logits, case.answers, strict=True):
-        scores = row.double().log_softmax(-1)
-        *best, after = scores.argmax(-1).tolist()
-        # Decoded, since many tokenizers mark a leading space in a way of their own.
-        goes_on = tokenizer.decode([after])[:1].isdigit()
-        right.append(tuple(best) == answer and not goes_on)
-        total.append(float(log_probability(scores, answer)))
-    return Answers(np.array(right), np.array(total))
+        logits = answer_logits(model, prompt, read_context(model, prompt))
+    right, log_probability = [], []
+    for rows, answer in zip(logits, prompt.answers, strict=True):
+        log_probabilities = rows.double().log_softmax(-1)
+        *best, after = log_probabilities.argmax(-1).tolist()
+        # Decoded, because tokenizers mark a leading space in different ways.
+        continues = tokenizer.decode([after])[:1].isdigit()
+        right.append(tuple(best) == answer and not continues)
+        log_probability.append(float(answer_log_probability(log_probabilities, answer)))
+    return Scores(np.array(right), np.array(log_probability))
 
 
-def log_probability(
-    scores: Float[Tensor, "answer_plus_one vocabulary"], answer: tuple[int, ...]
+def answer_log_probability(
+    log_probabilities: Float[Tensor, "answer_plus_one vocabulary"], answer: tuple[int, ...]
 ) -> Float[Tensor, ""]:
-    """Of an answer, from the log-probabilities of the tokens at each of its places."""
-    tokens = torch.tensor(answer, device=scores.device)
-    return scores[: len(answer)].gather(1, tokens[:, None]).sum()
+    """Sum the log-probabilities of an answer's tokens, given those of all tokens in each place."""
+    tokens = torch.tensor(answer, device=log_probabilities.device)
+    return log_probabilities[: len(answer)].gather(1, tokens[:, None]).sum()
 
 
-def read(model: PreTrainedModel, case: Case) -> Any:
-    """What the model keeps of the text, once for each question."""
-    if not case.context:
+def read_context(model: PreTrainedModel, prompt: TaskPrompt) -> Any:
+    """Return the key-value cache of the context, repeated for each question; None if empty."""
+    if not prompt.context:
         return None
     cache: Any = DynamicCache(config=model.config)
-    context = torch.tensor([case.context], device=model.device)
-    model(input_ids=context, past_key_values=cache, use_cache=True, **_only_last(model, 1))
-    cache.batch_repeat_interleave(len(case.questions))
+    context = torch.tensor([prompt.context], device=model.device)
+    model(input_ids=context, past_key_values=cache, use_cache=True, **_logits_to_keep(model, 1))
+    cache.batch_repeat_interleave(len(prompt.questions))
     return cache
 
 
-def ask(
-    model: PreTrainedModel, case: Case, cache: Any
+def answer_logits(
+    model: PreTrainedModel, prompt: TaskPrompt, cache: Any
 ) -> list[Float[Tensor, "answer_plus_one vocabulary"]]:
-    """By question: the logits that predict each token of the answer, and the one after it."""
-    rows = [[*ask, *answer] for ask, answer in zip(case.questions, case.answers, strict=True)]
-    longest = max(map(len, rows))
-    # Filled up at the end, where a causal model's other positions do not see it.
-    filled = [row + [row[-1]] * (longest - len(row)) for row in rows]
-    kept = longest - min(map(len, case.questions)) + 1
+    """Return, per question, the logits of each token of the answer and of the token after it."""
+    sequences = [
+        [*question, *answer]
+        for question, answer in zip(prompt.questions, prompt.answers, strict=True)
+    ]
+    longest = max(map(len, sequences))
+    # Padded at the end, where the other positions of a causal model do not see it.
+    padded = [sequence + [sequence[-1]] * (longest - len(sequence)) for sequence in sequences]
+    kept = longest - min(map(len, prompt.questions)) + 1
     output = model(
-        input_ids=torch.tensor(filled, device=model.device),
+        input_ids=torch.tensor(padded, device=model.device),
         past_key_values=cache,
         use_cache=cache is not None,
-        **_only_last(model, kept),
+        **_logits_to_keep(model, kept),
     )
     logits = output.logits[:, -kept:]
-    begins = [begin - (longest - kept) for begin, _ in answer_rows(case)]
+    skipped = longest - kept
     return [
-        logits[place, begin : begin + len(answer) + 1]
-        for place, (begin, answer) in enumerate(zip(begins, case.answers, strict=True))
+        logits[row, start - skipped : stop - skipped + 1]
+        for row, (start, stop) in enumerate(answer_positions(prompt))
     ]
 
 
-def answer_rows(case: Case) -> list[tuple[int, int]]:
-    """By question: from which position behind the context to which, without it, the answer's tokens
-    are predicted.
+def answer_positions(prompt: TaskPrompt) -> list[tuple[int, int]]:
+    """Return, per question, the range of positions that predict the answer's tokens.
+
+    Positions are counted from the end of the context; the end of a range is excluded.
     """
-    pairs = zip(case.questions, case.answers, strict=True)
-    return [(len(ask) - 1, len(ask) - 1 + len(answer)) for ask, answer in pairs]
+    pairs = zip(prompt.questions, prompt.answers, strict=True)
+    return [(len(question) - 1, len(question) - 1 + len(answer)) for question, answer in pairs]
 
 
-def _only_last(model: PreTrainedModel, count: int) -> dict[str, Any]:
-    """A vocabulary of logits for each token of a long text would take gigabytes."""
-    takes = "logits_to_keep" in inspect.signature(model.forward).parameters
-    return {"logits_to_keep": count} if takes else {}
+def _logits_to_keep(model: PreTrainedModel, count: int) -> dict[str, Any]:
+    """Ask for the last logits only: those of all tokens of a long text would take gigabytes."""
+    supported = "logits_to_keep" in inspect.signature(model.forward).parameters
+    return {"logits_to_keep": count} if supported else {}

@@ -1,8 +1,9 @@
-"""Did the change help? Two ways of answering the same questions, compared question by question.
+"""Paired statistics: compare two conditions that answered the same questions.
 
-Each prompt asks several questions about one text, so its answers may be right or wrong together:
-prompts are drawn anew, questions of one prompt are not. Everything here takes [prompt, question]
-and treats the prompt as the unit; with one question a prompt each part is the textbook's.
+A prompt has several questions about one text, and its answers may be right or wrong together.
+Prompts are independent of each other, questions about one prompt are not. All functions therefore
+take arrays [prompt, question] and treat the prompt as the unit; with one question per prompt each
+is the textbook method.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import numpy as np
 from sharpmax._errors import MissingExtraError
 
 try:
-    from scipy import stats
     from scipy.optimize import brentq
+    from scipy.stats import ttest_1samp
 except ModuleNotFoundError as error:
     raise MissingExtraError("scipy", "hf", "comparing answers") from error
 
@@ -26,38 +27,39 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 LEVEL = 0.95
-"""Of every interval."""
+"""The confidence level of all intervals."""
 POWER = 0.8
-"""With which a difference of the size called detectable is seen."""
+"""The probability with which a difference of the size called detectable is significant."""
+MIN_PROMPTS = 6
+"""With fewer prompts no outcome is significant at the 5 % level: 2 * 0.5**5 > 0.05."""
 
-FEWEST = 6
-"""Prompts that a test needs: if fewer all go one way, that is no surprise at the 5 % level."""
+_Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+_Z_POWER = NormalDist().inv_cdf(POWER)
 
 
-def sign_flip(differences: Int[np.ndarray, " prompts"]) -> float:
-    """p that neither way is better: how often the sum of the differences would be as far from 0
-    as it is, had each prompt's difference had its sign by a coin.
+def sign_flip_test(differences: Int[np.ndarray, " prompts"]) -> float:
+    """Return the p-value of the exact sign-flip test that neither condition is better.
 
-    With one question a prompt this is the exact test of McNemar (Psychometrika 12, 1947): all
-    differences are -1, 0 or 1. Written out since SciPy's `permutation_test` draws signs at random
-    where there are many prompts; the sums are whole numbers, so all of them can be counted.
+    It is the probability that the sum of the differences is at least as far from 0 as observed if
+    each prompt's difference has a random sign. With one question per prompt this is McNemar's exact
+    test (Psychometrika 12, 1947): all differences are -1, 0 or 1. SciPy's `permutation_test` draws
+    signs at random if there are many prompts; the sums are integers, so all can be counted.
     """
-    sizes = [abs(int(one)) for one in differences if one]
-    chances = np.ones(1)  # of each sum, from -reach to reach
+    sizes = [abs(int(difference)) for difference in differences if difference]
+    probabilities = np.ones(1)  # of each sum, from -sum(sizes) to sum(sizes)
     for size in sizes:
-        wider = np.zeros(len(chances) + 2 * size)
-        wider[: len(chances)] += chances / 2
-        wider[2 * size :] += chances / 2
-        chances = wider
-    reach, observed = sum(sizes), abs(int(np.sum(differences)))
-    sums = np.abs(np.arange(-reach, reach + 1))
-    return float(min(1.0, chances[sums >= observed].sum()))
+        wider = np.zeros(len(probabilities) + 2 * size)
+        wider[: len(probabilities)] += probabilities / 2
+        wider[2 * size :] += probabilities / 2
+        probabilities = wider
+    sums = np.abs(np.arange(-sum(sizes), sum(sizes) + 1))
+    return float(min(1.0, probabilities[sums >= abs(int(np.sum(differences)))].sum()))
 
 
 def design_effect(values: Float[np.ndarray, "prompts questions"]) -> float:
-    """How many times wider the variance of a mean is than of as many independent questions.
+    """Return how many times larger the variance of the mean is than for independent questions.
 
-    mean of a prompt's answers: variance / (variance of one answer / questions),  at least 1
+    variance of the prompts' means / (variance of single answers / questions),  at least 1
     """
     prompts, questions = values.shape
     single = float(values.var())
@@ -66,58 +68,64 @@ def design_effect(values: Float[np.ndarray, "prompts questions"]) -> float:
     return max(1.0, float(values.mean(1).var(ddof=1)) / (single / questions))
 
 
-def share(right: Bool[np.ndarray, "prompts questions"]) -> dict[str, float]:
-    """Accuracy, with Wilson's interval for as many independent questions as these are worth."""
-    worth = right.size / design_effect(right.astype(float))
+def accuracy(right: Bool[np.ndarray, "prompts questions"]) -> dict[str, float]:
+    """Return the share of right answers with Wilson's interval.
+
+    The interval is for the number of independent questions that these are worth.
+    """
+    effective = right.size / design_effect(right.astype(float))
     mean = float(right.mean())
-    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
-    middle = (mean + z * z / (2 * worth)) / (1 + z * z / worth)
-    half = z / (1 + z * z / worth) * math.sqrt(mean * (1 - mean) / worth + (z / worth) ** 2 / 4)
-    # At 0 and 1 the interval reaches to the end; rounding must not put it beyond.
+    shrink = 1 + _Z * _Z / effective
+    middle = (mean + _Z * _Z / (2 * effective)) / shrink
+    half = _Z / shrink * math.sqrt(mean * (1 - mean) / effective + (_Z / effective) ** 2 / 4)
+    # At 0 and 1 the interval ends at the mean; rounding must not exclude it.
     return {"mean": mean, "low": min(mean, middle - half), "high": max(mean, middle + half)}
 
 
-def compare(
+def compare_answers(
     base: Bool[np.ndarray, "prompts questions"], other: Bool[np.ndarray, "prompts questions"]
 ) -> dict[str, float]:
-    """How much more often `other` is right than `base`.
+    """Return how much more often `other` is right than `base`, with interval and test.
 
-    The interval is that of Bonett and Price (J. Educ. Behav. Stat. 37, 2012) for paired shares,
-    which adds a question of either kind so that no disagreement at all is not taken for certainty;
-    `detectable` is the difference that these questions would show with a power of 80 %, by
-    Connor's formula (Biometrics 43, 1987) at the rate at which the two disagreed.
+    The interval is that of Bonett and Price (J. Educ. Behav. Stat. 37, 2012) for paired shares. It
+    adds one question that got better and one that got worse, so that two conditions that never
+    disagree are not taken for certainly equal. `detectable` is the difference that would be found
+    with a power of 80 % by Connor's formula (Biometrics 43, 1987), at the observed rate of
+    disagreement.
     """
     change = other.astype(int) - base.astype(int)
     gained, lost = int((change > 0).sum()), int((change < 0).sum())
     effect = design_effect(change.astype(float))
-    worth = change.size / effect
-    up, down = ((count / effect + 1) / (worth + 2) for count in (gained, lost))
-    middle, disagree = up - down, up + down
-    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
-    half = z * math.sqrt((disagree - middle**2) / (worth + 2))
+    effective = change.size / effect
+    up, down = ((count / effect + 1) / (effective + 2) for count in (gained, lost))
+    middle, disagreement = up - down, up + down
+    half = _Z * math.sqrt((disagreement - middle**2) / (effective + 2))
     return {
         "difference": float(change.mean()),
         "low": max(-1.0, middle - half),
         "high": min(1.0, middle + half),
         "gained": gained,
         "lost": lost,
-        "p": sign_flip(change.sum(1)),
+        "p": sign_flip_test(change.sum(1)),
         "design_effect": effect,
-        "detectable": detectable(worth, disagree),
+        "detectable": detectable_difference(effective, disagreement),
     }
 
 
-def detectable(questions: float, disagree: float) -> float:
-    """The smallest difference in accuracy that so many independent questions show with a power of
-    80 % at the 5 % level, if the two ways disagree on this share of them, d:
+def detectable_difference(questions: float, disagreement: float) -> float:
+    """Return the smallest difference in accuracy found with 80 % power at the 5 % level.
 
-        sqrt(questions) * d = z1 * sqrt(disagree) + z2 * sqrt(disagree - d^2)
+    For this many independent questions, on a share `disagreement` of which the two conditions
+    disagree, it is the d that solves
+
+        sqrt(questions) * d = z1 * sqrt(disagreement) + z2 * sqrt(disagreement - d^2)
     """
-    z1, z2 = NormalDist().inv_cdf((1 + LEVEL) / 2), NormalDist().inv_cdf(POWER)
 
     def excess(d: float) -> float:
-        share = max(disagree, d)  # the two disagree at least as often as they differ
-        return math.sqrt(questions) * d - z1 * math.sqrt(share) - z2 * math.sqrt(share - d * d)
+        share = max(disagreement, d)  # the conditions disagree at least as often as they differ
+        return (
+            math.sqrt(questions) * d - _Z * math.sqrt(share) - _Z_POWER * math.sqrt(share - d * d)
+        )
 
     return float(brentq(excess, 0.0, 1.0))
 
@@ -125,11 +133,11 @@ def detectable(questions: float, disagree: float) -> float:
 def mean_difference(
     base: Float[np.ndarray, "prompts questions"], other: Float[np.ndarray, "prompts questions"]
 ) -> dict[str, float]:
-    """By how much a number grew: mean and Student's interval over prompts."""
+    """Return the mean increase from `base` to `other` with Student's interval over prompts."""
     by_prompt = (other - base).mean(1)
     if not by_prompt.any():
         return {"difference": 0.0, "low": 0.0, "high": 0.0}
-    interval = stats.ttest_1samp(by_prompt, 0.0).confidence_interval(LEVEL)
+    interval = ttest_1samp(by_prompt, 0.0).confidence_interval(LEVEL)
     return {
         "difference": float(by_prompt.mean()),
         "low": float(interval.low),
@@ -137,13 +145,13 @@ def mean_difference(
     }
 
 
-def holm(chances: Sequence[float]) -> list[float]:
-    """p of several tests, each raised so that the chance of any false alarm among them stays what
-    a single test's is (Holm, Scand. J. Stat. 6, 1979).
+def adjust_p_values(p_values: Sequence[float]) -> list[float]:
+    """Return Holm's adjusted p-values (Scand. J. Stat. 6, 1979).
+
+    They keep the probability of any false positive among all tests at the level of a single test.
     """
-    order = np.argsort(chances, kind="stable")
-    adjusted, largest = [0.0] * len(chances), 0.0
-    for place, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(chances) - place) * chances[index]))
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(np.argsort(p_values, kind="stable")):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = largest
     return adjusted

@@ -1,11 +1,13 @@
-"""Questions whose answer is known, in texts of any length: does a model still answer them?
+"""Tasks: texts of any length with questions whose answers are known.
 
-The answers are numbers, so that right and wrong need no judge.
+All answers are numbers, so that right and wrong need no judge.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -19,10 +21,10 @@ from sharpmax.hf.scan.prompts import Passkey, check_lengths, encode, maximum_que
 
 
 @dataclass(frozen=True)
-class Case:
-    """A text and questions about it, each with its answer; all as tokens.
+class TaskPrompt:
+    """A text and questions about it with their answers, as tokens.
 
-    `context + question + answer` is what the model reads.
+    For each question the model reads `context + question + answer`.
     """
 
     context: tuple[int, ...]
@@ -31,44 +33,49 @@ class Case:
 
     @property
     def tokens(self) -> int:
-        """The longest that is read."""
-        rows = zip(self.questions, self.answers, strict=True)
-        return len(self.context) + max(len(question) + len(answer) for question, answer in rows)
+        """The length of the longest sequence that the model reads."""
+        pairs = zip(self.questions, self.answers, strict=True)
+        return len(self.context) + max(len(question) + len(answer) for question, answer in pairs)
 
 
 @dataclass(frozen=True)
 class Task:
-    """A kind of question: `case(tokenizer, length, questions, generator)` makes a text of that
-    length with so many questions about it.
+    """A kind of prompt, with the numbers to use where the caller gives none.
+
+    Attributes:
+        name: The name in results and on the command line.
+        unit: What a length counts, such as "tokens".
+        lengths: Default lengths of an evaluation.
+        short: Default short lengths of a calibration.
+        long: Default long lengths of a calibration.
+        prompts: Default number of prompts of each length.
+        questions: Default number of questions per prompt.
+        make_prompt: Makes a prompt from (tokenizer, length, questions, random generator).
     """
 
     name: str
     unit: str
-    """What the length counts."""
     lengths: tuple[int, ...]
-    """Which are usual;"""
     short: tuple[int, ...]
-    """which to calibrate on,"""
     long: tuple[int, ...]
-    """and for."""
     prompts: int
-    """How many texts of each length are usual,"""
     questions: int
-    """and how many questions about each."""
-    case: Callable[[Any, int, int, np.random.Generator], Case]
+    make_prompt: Callable[[Any, int, int, np.random.Generator], TaskPrompt]
 
 
 UserTask = Callable[[int, np.random.Generator], tuple[str, str]]
-"""From a length and a source of random numbers to a text that ends where the answer, a number with
-a space before it, would begin, and the answer."""
+"""A user's own task: from a length and a random generator to (text, answer).
+
+The text ends where the answer would begin; the answer is a number with a space before it.
+"""
 
 
-def task_of(task: str | Task | UserTask) -> Task:
-    """The task of this name, or the user's own."""
+def resolve_task(task: str | Task | UserTask) -> Task:
+    """Return the task of this name, or the task that a user's function defines."""
     if isinstance(task, Task):
         return task
     if callable(task):
-        return _own(task)
+        return _task_from_function(task)
     if task not in TASKS:
         raise UserError(
             f"unknown task {task!r}: expected one of {', '.join(TASKS)}, or a function that makes "
@@ -77,7 +84,7 @@ def task_of(task: str | Task | UserTask) -> Task:
     return TASKS[task]
 
 
-def cases(
+def make_prompts(
     model: PreTrainedModel,
     task: Task,
     tokenizer: Any,
@@ -85,135 +92,170 @@ def cases(
     prompts: int,
     questions: int,
     seed: int,
-) -> dict[int, list[Case]]:
-    """All inputs, made before the first of them is read: what does not fit the model's context is
-    refused before any work.
+) -> dict[int, list[TaskPrompt]]:
+    """Return the prompts of each length, in ascending order of length.
+
+    All are made before the model reads the first one, so that lengths that exceed the model's
+    context raise before any work. A prompt depends on the seed, its length and its number only.
     """
     if not lengths and not task.lengths:
-        raise UserError(f"{task.name} has no usual lengths: give those to make texts of")
+        raise UserError(f"task {task.name!r} has no default lengths: give lengths")
     check_lengths(lengths)
     if prompts < 1 or questions < 1:
         raise UserError(f"prompts={prompts}, questions={questions}: give at least 1 of each")
-    made = {
+    by_length = {
         length: [
-            task.case(tokenizer, length, questions, np.random.default_rng([seed, length, number]))
+            task.make_prompt(
+                tokenizer, length, questions, np.random.default_rng([seed, length, number])
+            )
             for number in range(prompts)
         ]
         for length in sorted(set(lengths))
     }
+    _require_context(model, task, by_length)
+    return by_length
+
+
+def hash_prompts(groups: Iterable[Sequence[TaskPrompt]]) -> str:
+    """Return the SHA-256 of all tokens, which tells the inputs of two jobs apart."""
+    content = [
+        [(prompt.context, prompt.questions, prompt.answers) for prompt in prompts]
+        for prompts in groups
+    ]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _require_context(
+    model: PreTrainedModel, task: Task, by_length: dict[int, list[TaskPrompt]]
+) -> None:
+    """Raise if a prompt exceeds the model's context."""
     context = context_length(model)
-    tokens = {length: max(case.tokens for case in some) for length, some in made.items()}
+    if context is None:
+        return
+    tokens = {
+        length: max(prompt.tokens for prompt in prompts) for length, prompts in by_length.items()
+    }
     for length, count in tokens.items():
-        if context is not None and count > context:
-            fit = [other for other, its in tokens.items() if its <= context]
+        if count > context:
+            fitting = [other for other in tokens if tokens[other] <= context]
+            advice = f"use lengths up to {max(fitting):,}" if fitting else "use shorter lengths"
             raise UserError(
-                f"{length:,} {task.unit} are {count:,} tokens with the answer, and the context of "
-                f"this model is {context:,}: give lengths up to "
-                + (f"{max(fit):,}, of those asked for" if fit else "fewer than that")
+                f"{length:,} {task.unit} make a prompt of {count:,} tokens with its answer, and "
+                f"the context of this model is {context:,} tokens: {advice}"
             )
-    return made
 
 
-def _own(function: UserTask) -> Task:
+def _task_from_function(function: UserTask) -> Task:
     name = f"function {getattr(function, '__name__', type(function).__name__)}"
 
-    def case(tokenizer: Any, length: int, questions: int, generator: np.random.Generator) -> Case:
-        _one(name, questions)
-        return _case(tokenizer, [function(length, generator)])
+    def make_prompt(
+        tokenizer: Any, length: int, questions: int, generator: np.random.Generator
+    ) -> TaskPrompt:
+        _require_one_question(name, questions)
+        return _tokenize(tokenizer, [function(length, generator)])
 
-    return Task(name, "length", (), (), (), 200, 1, case)
+    return Task(name, "length", (), (), (), 200, 1, make_prompt)
 
 
-def _case(tokenizer: Any, rows: Sequence[tuple[str, str]]) -> Case:
-    """The case of these (text with question, answer): what all texts begin with is the context.
+def _tokenize(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> TaskPrompt:
+    """Return the prompt of these (text with question, answer); their common start is the context.
 
-    A text is cut into tokens together with its answer, as a model that writes it would see it: cut
-    apart, many tokenizers begin the answer with another token.
+    A text is tokenised together with its answer, as a model that writes the answer would see it:
+    tokenised apart, many tokenizers begin the answer with another token.
     """
-    asked = [encode(tokenizer, text) for text, _ in rows]
-    whole = [encode(tokenizer, text + answer) for text, answer in rows]
-    starts = [_common([ask, all_of_it]) for ask, all_of_it in zip(asked, whole, strict=True)]
-    # A question keeps a token at least: it is where the answer begins to be predicted.
-    shared = min(_common(whole) if len(whole) > 1 else min(starts), min(starts) - 1)
-    return Case(
-        tuple(whole[0][:shared]),
-        tuple(tuple(row[shared:start]) for row, start in zip(whole, starts, strict=True)),
-        tuple(tuple(row[start:]) for row, start in zip(whole, starts, strict=True)),
+    texts = [encode(tokenizer, text) for text, _ in pairs]
+    sequences = [encode(tokenizer, text + answer) for text, answer in pairs]
+    starts = [_common_prefix([text, both]) for text, both in zip(texts, sequences, strict=True)]
+    # The last token of each question predicts the first of the answer, so it is never shared.
+    shared = min(_common_prefix(sequences) if len(pairs) > 1 else min(starts), min(starts) - 1)
+    return TaskPrompt(
+        tuple(sequences[0][:shared]),
+        tuple(tuple(row[shared:start]) for row, start in zip(sequences, starts, strict=True)),
+        tuple(tuple(row[start:]) for row, start in zip(sequences, starts, strict=True)),
     )
 
 
-def _common(rows: Sequence[list[int]]) -> int:
-    """How many tokens all rows begin with."""
-    for place, column in enumerate(zip(*rows, strict=False)):
-        if len(set(column)) > 1:
-            return place
-    return min(map(len, rows))
+def _common_prefix(sequences: Sequence[list[int]]) -> int:
+    """Return how many tokens all sequences have in common at their start."""
+    for position, tokens in enumerate(zip(*sequences, strict=False)):
+        if len(set(tokens)) > 1:
+            return position
+    return min(map(len, sequences))
 
 
-def _one(name: str, questions: int) -> None:
+def _require_one_question(name: str, questions: int) -> None:
     if questions != 1:
-        raise UserError(f"task {name!r} asks one question a prompt, got questions={questions}")
+        raise UserError(f"task {name!r} has one question per prompt, got questions={questions}")
 
 
-def maximum(tokenizer: Any, length: int, questions: int, generator: np.random.Generator) -> Case:
-    """The prompt of the paper's Figure 3."""
-    _one("max", questions)
+def make_max_prompt(
+    tokenizer: Any, length: int, questions: int, generator: np.random.Generator
+) -> TaskPrompt:
+    """Ask for the largest of `length` numbers, in the words of the paper's Figure 3."""
+    _require_one_question("max", questions)
     numbers = generator.integers(0, 1000, size=length)
-    return _case(tokenizer, [(maximum_question(numbers), f" {numbers.max()}")])
+    return _tokenize(tokenizer, [(maximum_question(numbers), f" {numbers.max()}")])
 
 
-def passkey(tokenizer: Any, length: int, questions: int, generator: np.random.Generator) -> Case:
-    """One five-digit number hidden somewhere in filler: `length` tokens with the question."""
-    _one("passkey", questions)
+def make_passkey_prompt(
+    tokenizer: Any, length: int, questions: int, generator: np.random.Generator
+) -> TaskPrompt:
+    """Ask for a five-digit number hidden in filler; text and question have `length` tokens."""
+    _require_one_question("passkey", questions)
     key, depth = int(generator.integers(10_000, 100_000)), float(generator.random())
-    hidden = Passkey.create(tokenizer, key)
-    prompt = hidden.tokens(length, depth)
-    both = encode(tokenizer, f"{Passkey.QUESTION} {key}", special_tokens=False)
-    start = _common([hidden.question, both])
-    context = prompt[: length - len(hidden.question)]
-    return Case(tuple(context), (tuple(both[:start]),), (tuple(both[start:]),))
+    passkey = Passkey.create(tokenizer, key)
+    context = passkey.tokens(length, depth)[: length - len(passkey.question)]
+    question_and_answer = encode(tokenizer, f"{Passkey.QUESTION} {key}", special_tokens=False)
+    start = _common_prefix([passkey.question, question_and_answer])
+    return TaskPrompt(
+        tuple(context),
+        (tuple(question_and_answer[:start]),),
+        (tuple(question_and_answer[start:]),),
+    )
 
 
 NAMES = tuple(
     "".join(letters).capitalize()
     for letters in product("bdfgklmnprstvz", "aeiou", "bdfgklmnprstvz", "aeiou")
 )
-"""Of four letters, such as Bavo; 4,900 of them."""
+"""4,900 names of four letters, such as Bavo."""
 
 
-def lookup(tokenizer: Any, length: int, questions: int, generator: np.random.Generator) -> Case:
-    """The code of one name among `length` of them."""
+def make_lookup_prompt(
+    tokenizer: Any, length: int, questions: int, generator: np.random.Generator
+) -> TaskPrompt:
+    """Ask for the codes of some names in a list of `length` names with codes."""
     if length > len(NAMES):
-        raise UserError(f"lookup has {len(NAMES):,} names, got length {length:,}")
+        raise UserError(f"task 'lookup' has {len(NAMES):,} names, got length {length:,}")
     if questions > length:
         raise UserError(
-            f"lookup asks for {questions} different names, and there are {length}: give at most "
+            f"task 'lookup' asks for {questions} different names of {length}: give at most "
             f"{length} questions"
         )
-    names = [NAMES[place] for place in generator.choice(len(NAMES), length, replace=False)]
+    names = [NAMES[index] for index in generator.choice(len(NAMES), length, replace=False)]
     codes = generator.integers(100, 1000, size=length)
     text = "".join(
         f"The code of {name} is {code}.\n" for name, code in zip(names, codes, strict=True)
     )
-    asked = generator.choice(length, questions, replace=False)
-    return _case(
-        tokenizer,
-        [
-            (
-                f"{text}\nQuestion: What is the code of {names[place]}?\n"
-                f"Answer: The code of {names[place]} is",
-                f" {codes[place]}",
-            )
-            for place in asked
-        ],
-    )
+    pairs = [
+        (
+            f"{text}\nQuestion: What is the code of {names[index]}?\n"
+            f"Answer: The code of {names[index]} is",
+            f" {codes[index]}",
+        )
+        for index in generator.choice(length, questions, replace=False)
+    ]
+    return _tokenize(tokenizer, pairs)
 
 
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        Task("max", "numbers", (8, 16, 32, 64), (4, 8), (32,), 400, 1, maximum),
-        Task("passkey", "tokens", (512, 1024, 2048), (128, 256), (1024,), 100, 1, passkey),
-        Task("lookup", "names", (16, 32, 64), (4, 8), (32,), 80, 8, lookup),
+        Task("max", "numbers", (8, 16, 32, 64), (4, 8), (32,), 400, 1, make_max_prompt),
+        Task(
+            "passkey", "tokens", (512, 1024, 2048), (128, 256), (1024,), 100, 1, make_passkey_prompt
+        ),
+        Task("lookup", "names", (16, 32, 64), (4, 8), (32,), 80, 8, make_lookup_prompt),
     )
 }
+"""The built-in tasks by name."""

@@ -121,7 +121,7 @@ def measure_forward_pass(
     selection: Selection,
     tokens: list[int],
     policy: Policy | None = None,
-    finish_layer: Callable[[], None] = lambda: None,
+    finish_layer: Callable[[], None] | None = None,
 ) -> PassStatistics:
     """Run a model on tokens and measure the selected layers.
 
@@ -145,7 +145,8 @@ def measure_forward_pass(
         def observe(arguments: dict[str, Any]) -> Tensor:
             heads = None if selection.all_heads else selection.heads
             output, measured[layer.index] = _measure_layer(arguments, heads)
-            finish_layer()
+            if finish_layer is not None:
+                finish_layer()
             if len(measured) == len(selection.layers):
                 raise _AllLayersMeasured
             return output

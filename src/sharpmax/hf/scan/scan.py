@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from transformers import PreTrainedModel
 
-from sharpmax.hf.checkpoint import Parts
+from sharpmax.hf.checkpoint import Checkpoint
 from sharpmax.hf.model_info import describe_model, weights_fingerprint
 from sharpmax.hf.patch.layers import require_support
+from sharpmax.hf.progress import Progress, ProgressCallback
 from sharpmax.hf.scan import forward
-from sharpmax.hf.scan.forward import Selection
+from sharpmax.hf.scan.forward import PassStatistics, Selection
 from sharpmax.hf.scan.prompts import PromptFunction, choose_prompt, make_inputs
 from sharpmax.policies import Policy
 from sharpmax.results import Result, Stopwatch
@@ -40,12 +42,9 @@ LABELS = {
 """When a head gets a label; the first that fits counts. The thresholds are conventions, the same
 for every model, and are stored with every result."""
 
-Progress = Callable[[float], None]
-"""Told the share of the work that is done, 0 to 1."""
-
 
 class Scan(Result):
-    """What `scan` measured: attention statistics per head over growing inputs.
+    """Attention statistics per head over growing inputs, as `scan` measures them.
 
     The properties give arrays [length, layer, head] at the last position of each input. `arrays`
     also holds means over positions, as `mean_entropy` and so on. Where a layer has fewer heads than
@@ -53,6 +52,7 @@ class Scan(Result):
     """
 
     kind: Literal["scan"] = "scan"
+    """The kind of result."""
 
     @property
     def lengths(self) -> list[int]:
@@ -136,7 +136,7 @@ def scan(
     name: str | None = None,
     notes: Sequence[str] = (),
     resume: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Scan:
     """Measure how spread out the attention of each head is as inputs grow.
 
@@ -190,45 +190,53 @@ def scan(
         "layers": [layer.index for layer in selection.layers],
         "heads": selection.heads,
     }
-    parts = Parts.open(resume, config | {"weights_sha256": weights_fingerprint(model)})
-    bar = _Bar(progress, [len(tokens) for tokens in inputs.values()], len(selection.layers))
+    checkpoint, passes = _open_checkpoint(resume, config, model)
+    # A pass over n tokens takes about as long as n + n * n / 4,000.
+    costs = [len(tokens) + len(tokens) ** 2 / 4000 for tokens in inputs.values()]
+    steps = None if progress is None else Progress(progress, costs)
+    finish_layer = steps and partial(steps.finish_part, len(selection.layers))
     for length, tokens in inputs.items():
-        if length not in parts.done:
-            parts.add(
-                length,
-                forward.measure_forward_pass(model, selection, tokens, policy, bar.layer),
+        if length not in passes:
+            passes[length] = forward.measure_forward_pass(
+                model, selection, tokens, policy, finish_layer
             )
-        bar.length()
-    return _result(config, selection, inputs, parts, watch)
+            if checkpoint is not None:
+                _save_pass(checkpoint, length, passes[length])
+        if steps is not None:
+            steps.finish_step()
+    return _make_result(config, selection, inputs, [passes[length] for length in inputs], watch)
 
 
-class _Bar:
-    """How much of the work is done: a pass costs about n + n * n / 4,000 for n tokens."""
-
-    def __init__(self, progress: Progress | None, tokens: list[int], layers: int) -> None:
-        self.report = progress or (lambda share: None)
-        costs = [count + count * count / 4000 for count in tokens]
-        self.shares = [cost / sum(costs) for cost in costs]
-        self.layers, self.seen, self.done = layers, 0, 0
-
-    def layer(self) -> None:
-        self.seen += 1
-        now = self.shares[self.done] * self.seen / self.layers
-        self.report(sum(self.shares[: self.done]) + now)
-
-    def length(self) -> None:
-        self.done, self.seen = self.done + 1, 0
-        self.report(sum(self.shares[: self.done]))
+def _open_checkpoint(
+    path: str | Path | None, config: dict[str, Any], model: PreTrainedModel
+) -> tuple[Checkpoint | None, dict[int, PassStatistics]]:
+    """Return the checkpoint, if there is to be one, and the passes that it holds by length."""
+    if path is None:
+        return None, {}
+    checkpoint = Checkpoint(path, "scan", config | {"weights_sha256": weights_fingerprint(model)})
+    passes = {
+        int(length): PassStatistics({}, seconds)
+        for length, seconds in checkpoint.values.setdefault("seconds", {}).items()
+    }
+    for key, array in checkpoint.arrays.items():
+        length, _, name = key.partition("_")
+        passes[int(length)].arrays[name] = array
+    return checkpoint, passes
 
 
-def _result(
+def _save_pass(checkpoint: Checkpoint, length: int, statistics: PassStatistics) -> None:
+    checkpoint.arrays |= {f"{length}_{name}": array for name, array in statistics.arrays.items()}
+    checkpoint.values["seconds"][str(length)] = statistics.seconds
+    checkpoint.save()
+
+
+def _make_result(
     config: dict[str, Any],
     selection: Selection,
     inputs: dict[int, list[int]],
-    parts: Parts,
+    passes: list[PassStatistics],
     watch: Stopwatch,
 ) -> Scan:
-    passes = [parts.done[length] for length in inputs]
     arrays = {
         name: np.stack([statistics.arrays[name] for statistics in passes])
         for name in passes[0].arrays

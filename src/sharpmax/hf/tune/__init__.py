@@ -1,1 +1,1 @@
-"""Find how much each head should be sharpened; calibration files."""
+"""Choose per head how much to sharpen, and keep the choice in a calibration file."""

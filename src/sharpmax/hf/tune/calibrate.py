@@ -1,68 +1,86 @@
 """Find the few heads that are worth sharpening, instead of sharpening all of them alike.
 
-One polynomial in every head does not help a language model (Section 5 of arXiv 2410.01104), since
-most of its heads are not meant to be sharp. Two ways to choose, both from short inputs, which the
-model still answers well:
+One polynomial in every head does not help a language model (Section 5 of arXiv 2410.01104): most of
+its heads are not meant to be sharp. There are two methods to choose heads, both from short prompts,
+which the model still answers well:
 
 - `answers`: heads whose sharpening makes the right answers more probable, by the derivative of the
   log-probability with respect to each head's temperature. Needs questions with known answers.
-- `entropy`: heads that are sharp on short inputs and have dispersed on long ones, each brought back
-  to its own entropy. Needs no answers.
+- `entropy`: heads that are sharp on short prompts and disperse on long ones, each brought back to
+  its own entropy. Needs no answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
-from sharpmax.hf.evaluate.scoring import answers, require_language_model
-from sharpmax.hf.evaluate.tasks import Case, Task, UserTask, cases, task_of
+from sharpmax.hf.checkpoint import SECONDS_BETWEEN_SAVES, Checkpoint
+from sharpmax.hf.evaluate.scoring import require_language_model, score_answers
+from sharpmax.hf.evaluate.tasks import (
+    Task,
+    TaskPrompt,
+    UserTask,
+    hash_prompts,
+    make_prompts,
+    resolve_task,
+)
 from sharpmax.hf.model_info import weights_fingerprint
 from sharpmax.hf.patch.layers import evaluation_mode, require_support
+from sharpmax.hf.progress import Progress, ProgressCallback
 from sharpmax.hf.sharpen import sharpen
-from sharpmax.hf.tune import head_profiles
 from sharpmax.hf.tune.calibration import Architecture, Calibration, Head
+from sharpmax.hf.tune.head_profiles import measure_benefits, measure_entropies
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-CHOICES = ("answers", "entropy")
+METHODS = ("answers", "entropy")
 
-ERRORS = 3.0
-"""A head is chosen by answers if its benefit is this many standard errors above 0,"""
-SHARE = 0.2
-"""and at least this share of the largest."""
+MIN_STANDARD_ERRORS = 3.0
+"""`answers` chooses a head if its benefit is at least this many standard errors above 0,"""
+MIN_SHARE_OF_BEST = 0.2
+"""and at least this share of the largest benefit of all heads."""
 
-SHARP = 1.0
-"""A head is sharp on short inputs up to this entropy, in nats,"""
-RISE = 0.25
-"""and has dispersed if on long ones it has so much more."""
+MAX_SHORT_ENTROPY = 1.0
+"""`entropy` chooses a head if it has at most this entropy on short prompts, in nats,"""
+MIN_ENTROPY_RISE = 0.25
+"""and at least this much more on long ones."""
 
 RATES = (0.1, 0.15, 0.2, 0.3, 0.4, 0.6)
-"""That are tried for the heads chosen by answers,"""
-ENOUGH = 0.9
-"""and the smallest that has this share of the largest gain is taken: inputs may yet be longer."""
+"""Rates that `answers` tries on long prompts, the same in all chosen heads."""
+ENOUGH_GAIN = 0.9
+"""It takes the smallest rate with this share of the largest gain: inputs may be longer still."""
 FACTORS = (1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0)
-"""Inverse temperatures at which the entropy of long inputs is measured."""
+"""Inverse temperatures at which `entropy` measures the long prompts."""
 
 
 class NothingToGain(UserError):  # noqa: N818 - an answer, not a mistake
-    """No head of this model is worth sharpening for this task."""
+    """Sharpening does not help this model on this task."""
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What was measured, by layer and head."""
+class _Measurements:
+    """Means over prompts, per layer and head.
+
+    Attributes:
+        short: Entropy on short prompts, in nats.
+        long: Entropy on long prompts, for each of `FACTORS` that was measured.
+        benefit: Derivative of log p(answer) by log inverse temperature; None without answers.
+        benefit_error: Its standard error.
+    """
 
     short: Float[np.ndarray, "layers heads"]
     long: Float[np.ndarray, "factors layers heads"]
     benefit: Float[np.ndarray, "layers heads"] | None
-    error: Float[np.ndarray, "layers heads"] | None
+    benefit_error: Float[np.ndarray, "layers heads"] | None
 
 
 def calibrate(
@@ -77,46 +95,86 @@ def calibrate(
     questions: int | None = None,
     seed: int = 1,
     name: str | None = None,
-    progress: Callable[[float], None] | None = None,
+    resume: str | Path | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Calibration:
-    """Which heads of the model to sharpen beyond the length of the short inputs, and how much.
+    """Find which heads of a model to sharpen on long inputs, and how much.
 
-    `short` and `long` are lengths of the task, of each of which `prompts` inputs are read. Use
-    another `seed` than the one with which you evaluate: these inputs have been seen. The same call
-    gives the same file.
+    One policy in every head harms most language models. A calibration sharpens a few heads, each by
+    its own rate, and only inputs that are longer than the short prompts here. The same call gives
+    the same calibration.
+
+    Args:
+        model: A causal language model of transformers. It is unchanged afterwards.
+        tokenizer: Its tokenizer.
+        task: The task to calibrate on, as in `evaluate`.
+        choose: `"answers"` chooses heads whose sharpening makes the right answers to short prompts
+            more probable; `"entropy"` chooses heads that are sharp on short prompts and disperse
+            on long ones, without using the answers.
+        short: Lengths that the model answers well. Default: those of the task.
+        long: Lengths to sharpen for. Default: those of the task.
+        prompts: Number of prompts of each length, at least 4.
+        questions: Number of questions per prompt. Default: that of the task, at most 4.
+        seed: Seed of the random prompts. Use another seed to evaluate the calibration: these
+            prompts have been seen.
+        name: The model's name in the calibration.
+        resume: A checkpoint file. An interrupted calibration resumes if you repeat the call; call
+            `forget` once the calibration is saved.
+        progress: Called with the finished share, from 0 to 1.
+
+    Returns:
+        The chosen heads with their rates, for `sharpen`, `evaluate` and `Calibration.save`.
+
+    Raises:
+        NothingToGain: No head qualifies, or sharpening those that do makes answers less probable.
+        UserError: The model, task and lengths do not fit together, or `resume` is the checkpoint
+            of another job. Raised before the model reads anything.
+
+    Example:
+        calibration = calibrate(model, tokenizer, "lookup")
+        with sharpen(model, calibration):
+            model.generate(...)
     """
-    kind = task_of(task)
-    settings = _settings(kind, choose, short, long, prompts, questions, seed)
+    task = resolve_task(task)
+    settings = _settings(task, choose, short, long, prompts, questions, seed)
     require_language_model(model)
     require_support(model)
-    made = {
-        which: cases(model, kind, tokenizer, settings[which], prompts, settings["questions"], seed)
-        for which in ("short", "long")
-    }
-    low, high = (_flat(made[which]) for which in ("short", "long"))
-    start = max(case.tokens for case in low)
-    if min(case.tokens for case in high) <= start:
+    short_prompts, long_prompts = (
+        _flat_prompts(model, task, tokenizer, settings, lengths) for lengths in ("short", "long")
+    )
+    from_tokens = max(prompt.tokens for prompt in short_prompts)
+    if min(prompt.tokens for prompt in long_prompts) <= from_tokens:
         raise UserError(
-            f"short={settings['short']} has inputs of up to {start:,} tokens and "
-            f"long={settings['long']} of fewer: give longer long inputs"
+            f"long={settings['long']} has prompts of at most {from_tokens:,} tokens, the longest "
+            f"of short={settings['short']}: give longer long lengths"
         )
-    bar = _Bar(progress, len(low), len(high) * (1 + len(RATES) * (choose == "answers")))
-    with evaluation_mode(model):
-        found = _measure(model, low, high, choose, bar)
-        chosen = _chosen(found, choose)
-        draft = _draft(model, name, found, chosen, settings, start)
-        if choose == "entropy":
-            rates = _back_to_profile(found, chosen, high, start)
-            heads = [
-                one.model_copy(update={"rate": _rounded(float(rates[one.layer, one.head]))})
-                for one in draft.heads
-            ]
-            return draft.model_copy(update={"heads": tuple(heads)})
-        return _best_rate(model, tokenizer, draft, high, bar)
+    checkpoint = Checkpoint(
+        resume,
+        "calibrate",
+        settings
+        | {
+            "inputs_sha256": hash_prompts([short_prompts, long_prompts]),
+            "weights_sha256": weights_fingerprint(model),
+        },
+    )
+    passes = len(short_prompts) + len(long_prompts)
+    passes += (1 + len(RATES)) * len(long_prompts) if choose == "answers" else 0
+    shares = Progress(progress, [1.0] * passes)
+    try:
+        with evaluation_mode(model):
+            measured = _measure(model, short_prompts, long_prompts, choose, checkpoint, shares)
+            chosen = _choose_heads(measured, choose)
+            draft = _draft(model, name, measured, chosen, settings, from_tokens)
+            if choose == "entropy":
+                return _restore_entropies(draft, measured, long_prompts)
+            return _choose_rate(model, tokenizer, draft, long_prompts, checkpoint, shares)
+    except NothingToGain:
+        checkpoint.remove()  # the job is finished, and there is no result to save
+        raise
 
 
 def _settings(
-    kind: Task,
+    task: Task,
     choose: str,
     short: Sequence[int] | None,
     long: Sequence[int] | None,
@@ -124,156 +182,175 @@ def _settings(
     questions: int | None,
     seed: int,
 ) -> dict[str, Any]:
-    if choose not in CHOICES:
-        raise UserError(f"choose={choose!r}: expected one of {', '.join(CHOICES)}")
+    """Check the settings, fill in defaults and return what the calibration file holds of them."""
+    if choose not in METHODS:
+        raise UserError(f"choose={choose!r}: expected one of {', '.join(METHODS)}")
     if prompts < 4:
         raise UserError(f"prompts={prompts}: give at least 4, to tell a benefit from chance")
     return {
-        "task": kind.name,
+        "task": task.name,
         "choose": choose,
-        "short": list(short or kind.short),
-        "long": list(long or kind.long),
+        "short": list(short or task.short),
+        "long": list(long or task.long),
         "prompts": prompts,
-        "questions": min(kind.questions, 4) if questions is None else questions,
+        "questions": min(task.questions, 4) if questions is None else questions,
         "seed": seed,
     }
 
 
-def _flat(made: dict[int, list[Case]]) -> list[Case]:
-    return [case for some in made.values() for case in some]
-
-
-class _Bar:
-    def __init__(self, progress: Callable[[float], None] | None, *steps: int) -> None:
-        self.report = progress or (lambda share: None)
-        self.total, self.done = sum(steps), 0
-
-    def step(self) -> None:
-        self.done += 1
-        self.report(self.done / self.total)
+def _flat_prompts(
+    model: PreTrainedModel, task: Task, tokenizer: Any, settings: dict[str, Any], lengths: str
+) -> list[TaskPrompt]:
+    """Return the prompts of all short or all long lengths."""
+    by_length = make_prompts(
+        model,
+        task,
+        tokenizer,
+        settings[lengths],
+        settings["prompts"],
+        settings["questions"],
+        settings["seed"],
+    )
+    return [prompt for prompts in by_length.values() for prompt in prompts]
 
 
 def _measure(
-    model: PreTrainedModel, low: list[Case], high: list[Case], choose: str, bar: _Bar
-) -> _Found:
-    short, long, slopes = [], [], []
+    model: PreTrainedModel,
+    short_prompts: list[TaskPrompt],
+    long_prompts: list[TaskPrompt],
+    choose: str,
+    checkpoint: Checkpoint,
+    shares: Progress,
+) -> _Measurements:
+    """Measure all heads on all prompts, except for what the checkpoint has already."""
+    architecture = Architecture.of(model)
+    shape = (architecture.layers, max(architecture.heads))
     factors = FACTORS if choose == "entropy" else FACTORS[:1]
-    for case in low:
-        short.append(head_profiles.entropies(model, case, (1.0,))[0])
-        if choose == "answers":
-            slopes.append(head_profiles.benefits(model, case))
-        bar.step()
-    for case in high:
-        long.append(head_profiles.entropies(model, case, factors))
-        bar.step()
-    if not slopes:
-        return _Found(np.mean(short, 0), np.mean(long, 0), None, None)
-    error = np.std(slopes, 0, ddof=1) / np.sqrt(len(slopes))
-    return _Found(np.mean(short, 0), np.mean(long, 0), np.mean(slopes, 0), error)
+    short = checkpoint.array("short", (len(short_prompts), *shape), np.nan)
+    benefit = checkpoint.array("benefit", short.shape, np.nan)
+    long = checkpoint.array("long", (len(long_prompts), len(factors), *shape), np.nan)
+    for index, prompt in enumerate(short_prompts):
+        if np.isnan(short[index]).all():
+            short[index] = measure_entropies(model, prompt, (1.0,))[0]
+            if choose == "answers":
+                benefit[index] = measure_benefits(model, prompt)
+            checkpoint.save(every=SECONDS_BETWEEN_SAVES)
+        shares.finish_step()
+    for index, prompt in enumerate(long_prompts):
+        if np.isnan(long[index]).all():
+            long[index] = measure_entropies(model, prompt, factors)
+            checkpoint.save(every=SECONDS_BETWEEN_SAVES)
+        shares.finish_step()
+    checkpoint.save()
+    if choose == "entropy":
+        return _Measurements(short.mean(0), long.mean(0), None, None)
+    error = np.std(benefit, 0, ddof=1) / np.sqrt(len(benefit))
+    return _Measurements(short.mean(0), long.mean(0), benefit.mean(0), error)
 
 
-def _chosen(found: _Found, choose: str) -> Bool[np.ndarray, "layers heads"]:
-    """NaN, where a layer has fewer heads, is never chosen."""
-    if found.benefit is not None and found.error is not None:
-        clear = found.benefit > ERRORS * found.error
-        chosen = clear & (found.benefit >= SHARE * np.nanmax(found.benefit))
-        reason = "no head whose sharpening clearly helps the answers to short inputs"
+def _choose_heads(measured: _Measurements, choose: str) -> Bool[np.ndarray, "layers heads"]:
+    """Return which heads qualify. NaN, where a layer has fewer heads, never does."""
+    if measured.benefit is not None and measured.benefit_error is not None:
+        clear = measured.benefit > MIN_STANDARD_ERRORS * measured.benefit_error
+        chosen = clear & (measured.benefit >= MIN_SHARE_OF_BEST * np.nanmax(measured.benefit))
+        reason = "there is no head whose sharpening clearly helps the answers to short prompts"
     else:
-        chosen = (found.short <= SHARP) & (found.long[0] - found.short >= RISE)
-        reason = f"no head has at most {SHARP} nats on short inputs and {RISE} more on long ones"
-    if not chosen.any():
-        raise NothingToGain(
-            f"{reason}: there is nothing to calibrate on this task (choose={choose})"
+        chosen = (measured.short <= MAX_SHORT_ENTROPY) & (
+            measured.long[0] - measured.short >= MIN_ENTROPY_RISE
         )
+        reason = (
+            f"no head has at most {MAX_SHORT_ENTROPY} nats on short prompts and "
+            f"{MIN_ENTROPY_RISE} more on long ones"
+        )
+    if not chosen.any():
+        raise NothingToGain(f"nothing to calibrate on this task (choose={choose!r}): {reason}")
     return chosen
 
 
 def _draft(
     model: PreTrainedModel,
     name: str | None,
-    found: _Found,
+    measured: _Measurements,
     chosen: Bool[np.ndarray, "layers heads"],
     settings: dict[str, Any],
-    start: int,
+    from_tokens: int,
 ) -> Calibration:
-    """With a rate of 1 in every chosen head."""
+    """Return a calibration with rate 1 in every chosen head."""
     heads = []
     for layer, head in np.argwhere(chosen).tolist():
-        known = (
-            {}
-            if found.benefit is None or found.error is None
-            else {
-                "benefit": _rounded(float(found.benefit[layer, head])),
-                "benefit_error": _rounded(float(found.error[layer, head])),
-            }
-        )
-        heads.append(
-            Head(
-                layer=layer,
-                head=head,
-                rate=1.0,
-                short_entropy=_rounded(float(found.short[layer, head])),
-                long_entropy=_rounded(float(found.long[0, layer, head])),
-                **known,
-            )
-        )
+        values = {
+            "short_entropy": measured.short[layer, head],
+            "long_entropy": measured.long[0, layer, head],
+        }
+        if measured.benefit is not None and measured.benefit_error is not None:
+            values["benefit"] = measured.benefit[layer, head]
+            values["benefit_error"] = measured.benefit_error[layer, head]
+        rounded = {key: _round(value) for key, value in values.items()}
+        heads.append(Head(layer=layer, head=head, rate=1.0, **rounded))
     return Calibration(
         model=name or model.config._name_or_path or type(model).__name__,
         weights=weights_fingerprint(model),
         architecture=Architecture.of(model),
         method=settings,
-        from_tokens=start,
+        from_tokens=from_tokens,
         heads=tuple(heads),
     )
 
 
-def _back_to_profile(
-    found: _Found, chosen: Bool[np.ndarray, "layers heads"], high: list[Case], start: int
-) -> Float[np.ndarray, "layers heads"]:
-    """The rate at which a head's entropy on long inputs is what it is on short ones."""
-    excess = np.mean([np.log(case.tokens / start) for case in high])
-    rates = np.zeros(chosen.shape)
-    for layer, head in np.argwhere(chosen).tolist():
-        # Entropy falls as the factor rises; np.interp wants what it looks up in rising order.
-        falling = found.long[::-1, layer, head]
-        factor = np.interp(found.short[layer, head], falling, FACTORS[::-1])
-        rates[layer, head] = (factor - 1) / excess
-    return rates
-
-
-def _best_rate(
-    model: PreTrainedModel, tokenizer: Any, draft: Calibration, high: list[Case], bar: _Bar
+def _restore_entropies(
+    draft: Calibration, measured: _Measurements, long_prompts: list[TaskPrompt]
 ) -> Calibration:
-    """The rate, the same in all chosen heads, that makes the right answers to long inputs more
-    probable: the smallest of those that serve nearly best.
+    """Set each rate so that the head has on long prompts the entropy it has on short ones."""
+    excess = np.mean([np.log(prompt.tokens / draft.from_tokens) for prompt in long_prompts])
+    heads = []
+    for head in draft.heads:
+        # Entropy falls as the factor rises, and np.interp needs ascending positions.
+        falling = measured.long[::-1, head.layer, head.head]
+        factor = np.interp(measured.short[head.layer, head.head], falling, FACTORS[::-1])
+        heads.append(head.model_copy(update={"rate": _round((factor - 1) / excess)}))
+    return draft.model_copy(update={"heads": tuple(heads)})
+
+
+def _choose_rate(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    draft: Calibration,
+    long_prompts: list[TaskPrompt],
+    checkpoint: Checkpoint,
+    shares: Progress,
+) -> Calibration:
+    """Choose one rate for all heads, by the log-probability of the right answers to long prompts.
+
+    Takes the smallest rate whose gain is nearly the largest.
     """
-
-    def score(one: Case) -> float:
-        return float(answers(model, tokenizer, one).log_probability.mean())
-
-    plain = float(np.mean([score(case) for case in high]))
-    tried: dict[float, float] = {}
-    for rate in RATES:
-        with sharpen(model, draft.scaled(rate)):
-            tried[rate] = float(np.mean([score(case) for case in high]))
-        for _ in high:
-            bar.step()
-    best = max(tried, key=lambda rate: tried[rate])
-    if tried[best] <= plain:
+    scores = checkpoint.array("scores", (1 + len(RATES), len(long_prompts)), np.nan)
+    for row, rate in zip(scores, (None, *RATES), strict=True):
+        with nullcontext() if rate is None else sharpen(model, draft.scaled(rate)):
+            for index, prompt in enumerate(long_prompts):
+                if np.isnan(row[index]):
+                    answers = score_answers(model, tokenizer, prompt)
+                    row[index] = answers.log_probability.mean()
+                    checkpoint.save(every=SECONDS_BETWEEN_SAVES)
+                shares.finish_step()
+    checkpoint.save()
+    plain, *means = scores.mean(1).tolist()
+    by_rate = dict(zip(RATES, means, strict=True))
+    best = max(means)
+    if best <= plain:
         raise NothingToGain(
-            f"sharpening {len(draft.heads)} heads, chosen on short inputs, makes the answers to "
-            f"long ones less probable at every rate ({plain:.2f} nats before, at best "
-            f"{tried[best]:.2f}): this task gains nothing by it"
+            f"sharpening the {len(draft.heads)} heads chosen on short prompts makes the right "
+            f"answers to long ones less probable at every rate: {plain:.2f} nats without it, "
+            f"{best:.2f} nats at the best rate"
         )
     method = draft.method | {
-        "log_probability_of_long": _rounded(plain),
-        "by_rate": {str(rate): _rounded(value) for rate, value in tried.items()},
+        "log_probability_of_long": _round(plain),
+        "by_rate": {str(rate): _round(mean) for rate, mean in by_rate.items()},
     }
-    enough = plain + ENOUGH * (tried[best] - plain)
-    rate = next(rate for rate in RATES if tried[rate] >= enough)
+    enough = plain + ENOUGH_GAIN * (best - plain)
+    rate = next(rate for rate, mean in by_rate.items() if mean >= enough)
     return draft.scaled(rate).model_copy(update={"method": method})
 
 
-def _rounded(value: float) -> float:
-    """Four digits: what is beyond differs from machine to machine."""
+def _round(value: float) -> float:
+    """Round to four digits; further digits differ from machine to machine."""
     return float(f"{value:.4g}")

@@ -1,8 +1,8 @@
-"""What each head does where a model answers a question, and what sharpening it would do."""
+"""Measure each head where a model answers: its entropy, and what sharpening it would change."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sharpmax.hf.evaluate.scoring import answer_rows, ask, log_probability, read
-from sharpmax.hf.evaluate.tasks import Case
-from sharpmax.hf.patch.attention import PLAIN
+from sharpmax.hf.evaluate.scoring import (
+    answer_log_probability,
+    answer_logits,
+    answer_positions,
+    read_context,
+)
+from sharpmax.hf.evaluate.tasks import TaskPrompt
+from sharpmax.hf.patch.attention import PLAIN, Observer
 from sharpmax.hf.patch.layers import (
     Layer,
     attention_layers,
@@ -29,89 +34,105 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 
-def entropies(
-    model: PreTrainedModel, case: Case, factors: Sequence[float]
+def measure_entropies(
+    model: PreTrainedModel, prompt: TaskPrompt, factors: Sequence[float]
 ) -> Float[np.ndarray, "factors layers heads"]:
-    """The entropy of each head at the positions that predict the answers, on average over them, for
-    each inverse temperature in `factors` of that head; NaN where a layer has fewer heads.
-    """
-    layers, shape = attention_layers(model), Architecture.of(model)
-    found = np.full((len(factors), shape.layers, max(shape.heads)), np.nan)
-    rows = answer_rows(case)
+    """Return each head's mean entropy over the positions that predict the answers.
 
-    def observer(layer: Layer) -> Callable[[dict[str, Any]], Tensor]:
-        def look(arguments: dict[str, Any]) -> Tensor:
-            for place, factor in enumerate(factors):
-                entropy = _entropy(arguments, factor)
-                parts = [entropy[row, :, first:last] for row, (first, last) in enumerate(rows)]
-                mean = torch.cat(parts, 1).double().mean(1)
-                found[place, layer.index, : len(mean)] = mean.cpu().numpy()
+    `factors` are inverse temperatures of the measured head; the layers below it stay plain. NaN
+    where a layer has fewer heads than the largest.
+    """
+    layers, architecture = attention_layers(model), Architecture.of(model)
+    entropies = np.full((len(factors), architecture.layers, max(architecture.heads)), np.nan)
+    positions = answer_positions(prompt)
+
+    def make_observer(layer: Layer) -> Observer:
+        def observe(arguments: dict[str, Any]) -> Tensor:
+            for index, factor in enumerate(factors):
+                entropy = _sharpened_entropy(arguments, factor)
+                rows = [
+                    entropy[question, :, start:stop]
+                    for question, (start, stop) in enumerate(positions)
+                ]
+                mean = torch.cat(rows, 1).double().mean(1)
+                entropies[index, layer.index, : len(mean)] = mean.cpu().numpy()
             return scaled_dot_product_attention(**arguments)
 
-        return look
+        return observe
 
     with torch.no_grad(), patched_attention(model, layers):
-        cache = read(model, case)
-        with observed_layers(layers, observer):
-            ask(model, case, cache)
-    return found
+        cache = read_context(model, prompt)
+        with observed_layers(layers, make_observer):
+            answer_logits(model, prompt, cache)
+    return entropies
 
 
-def _entropy(arguments: dict[str, Any], factor: float) -> Float[Tensor, "questions heads query"]:
-    """Of softmax(factor * logits)."""
-    some = {name: arguments[name] for name in LOGIT_ARGUMENTS if name in arguments}
-    mask = some.get("attn_mask")
+def _sharpened_entropy(
+    arguments: dict[str, Any], factor: float
+) -> Float[Tensor, "questions heads query"]:
+    """Return the entropy of softmax(factor * logits), in nats, from a layer's arguments."""
+    options = {name: arguments[name] for name in LOGIT_ARGUMENTS if name in arguments}
+    mask = options.get("attn_mask")
     if factor != 1 and mask is not None and mask.dtype != torch.bool:
         raise NotImplementedError(
-            "the entropy of sharpened heads is not served for attention with a bias on its logits"
+            "the entropy of sharpened heads is not implemented for attention with a bias on its "
+            "logits: choose heads by answers"
         )
     size = arguments["query"].shape[-1]
-    some["scale"] = factor * (some.get("scale") or size**-0.5)
-    if some.get("softcap") is not None:
-        some["softcap"] *= factor  # factor * cap * tanh(x / cap), as sharpening has it
-    return attention_stats(arguments["query"], policy=PLAIN, **some).entropy
+    options["scale"] = factor * (options.get("scale") or size**-0.5)
+    if options.get("softcap") is not None:
+        options["softcap"] *= factor  # factor * cap * tanh(x / cap): sharpened after the softcap
+    return attention_stats(arguments["query"], policy=PLAIN, **options).entropy
 
 
-def benefits(model: PreTrainedModel, case: Case) -> Float[np.ndarray, "layers heads"]:
-    """By how much the log-probability of the right answers, on average over the questions, grows
-    with the logarithm of each head's inverse temperature: its derivative where that is 1, for all
-    heads by one backward pass; NaN where a layer has fewer heads.
+def measure_benefits(
+    model: PreTrainedModel, prompt: TaskPrompt
+) -> Float[np.ndarray, "layers heads"]:
+    """Return the derivative of log p(right answer) by each head's log inverse temperature.
+
+    It is taken at inverse temperature 1, averaged over the questions, by one backward pass for all
+    heads. NaN where a layer has fewer heads than the largest.
     """
-    shape = Architecture.of(model)
-    logs = [torch.zeros(heads, device=model.device, requires_grad=True) for heads in shape.heads]
-    with torch.enable_grad(), _frozen(model), ExitStack() as blocks:
-        for number, log in enumerate(logs):
-            blocks.enter_context(sharpen(model, _Tried(log), layers=[number]))
-        rows = zip(ask(model, case, read(model, case)), case.answers, strict=True)
-        scores = [log_probability(row.float().log_softmax(-1), answer) for row, answer in rows]
-        slopes = torch.autograd.grad(torch.stack(scores).mean(), logs)
-    found = np.full((shape.layers, max(shape.heads)), np.nan)
+    architecture = Architecture.of(model)
+    log_factors = [
+        torch.zeros(heads, device=model.device, requires_grad=True) for heads in architecture.heads
+    ]
+    with torch.enable_grad(), _frozen_weights(model), ExitStack() as stack:
+        for number, log_factor in enumerate(log_factors):
+            stack.enter_context(sharpen(model, _HeadTemperatures(log_factor), layers=[number]))
+        logits = answer_logits(model, prompt, read_context(model, prompt))
+        scores = [
+            answer_log_probability(rows.float().log_softmax(-1), answer)
+            for rows, answer in zip(logits, prompt.answers, strict=True)
+        ]
+        slopes = torch.autograd.grad(torch.stack(scores).mean(), log_factors)
+    benefits = np.full((architecture.layers, max(architecture.heads)), np.nan)
     for number, slope in enumerate(slopes):
-        found[number, : len(slope)] = slope.double().cpu().numpy()
-    return found
+        benefits[number, : len(slope)] = slope.double().cpu().numpy()
+    return benefits
 
 
-class _Tried:
-    """A policy whose inverse temperatures, by head, autograd follows."""
+class _HeadTemperatures:
+    """A policy of one inverse temperature per head, exp(log_factor), which has gradients."""
 
     needs_entropy = False
     by_head = True
 
-    def __init__(self, log: Float[Tensor, " heads"]) -> None:
-        self.log = log
+    def __init__(self, log_factor: Float[Tensor, " heads"]) -> None:
+        self.log_factor = log_factor
 
     def __call__(self, entropy: Any, count: Any, /) -> Tensor:
-        factor = self.log.exp().view(entropy.shape[1], entropy.shape[2], 1)
+        factor = self.log_factor.exp().view(entropy.shape[1], entropy.shape[2], 1)
         return factor.to(entropy.dtype) * torch.ones_like(entropy)
 
 
 @contextmanager
-def _frozen(model: PreTrainedModel) -> Iterator[None]:
-    """Without gradients of the weights, which would take the most time and memory."""
+def _frozen_weights(model: PreTrainedModel) -> Iterator[None]:
+    """Switch off gradients of the weights, which would take most of the time and memory."""
     before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     try:
         model.requires_grad_(False)
         yield
     finally:
-        for parameter, wanted in before:
-            parameter.requires_grad_(wanted)
+        for parameter, requires_grad in before:
+            parameter.requires_grad_(requires_grad)

@@ -1,12 +1,13 @@
-"""The kernels of `impl="triton"`, backward: exact gradients without the matrix of weights.
+"""Triton kernels of the backward pass: exact gradients without the matrix of weights.
 
     of the statistics:  ds_j = p_j * (dL - dH * (o_j - mean o)),   p = softmax(s)
     of the output:      ds_j = b * w_j * (dw_j - delta),           w = softmax(b * s and the sink)
                         db   = sum_j w_j * (dw_j - delta) * s_j,   dw_j = <d output, v_j>
 
-delta is sum_j w_j * dw_j = <d output, output>. Weights are computed again from each row's top and
-sum. One kernel walks over the keys for what belongs to a row, the other over rows, of every query
-head that shares the keys, for what belongs to a key: so nothing but a bias needs atomic additions.
+delta is sum_j w_j * dw_j = <d output, output>. Weights are computed again from each row's maximum
+and sum. One kernel walks over the keys for the gradients of a row. The other walks over the rows of
+every query head that shares the keys, for the gradients of a key. So only the gradient of a bias
+needs atomic additions.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import math
 import triton
 import triton.language as tl
 
-from sharpmax.torch.triton_tiles import (
+from sharpmax.torch.triton.kernels import (
     NO_MASK,
     dot,
     first_and_last,
@@ -32,7 +33,7 @@ LOG_2 = tl.constexpr(math.log(2))
 
 @triton.jit
 def add_to_bias(bias, gradient, bits, rows, columns, row_stride, column_stride):
-    """A bias that several rows share gets the sum."""
+    """Add to the gradient of a bias, which several rows may share."""
     places = rows.to(tl.int64)[:, None] * row_stride + columns.to(tl.int64)[None, :] * column_stride
     tl.atomic_add(bias + places, gradient, mask=bits != -float("inf"), sem="relaxed")
 
@@ -47,7 +48,7 @@ def statistics_rows(
     LOWEST: tl.constexpr, BIAS_GRADIENT: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of entropy and log-sum-exp (nats) in the queries and the bias."""
+    """Store the gradients of entropy and log-sum-exp (nats) in the queries and the bias."""
     blocks = tl.cdiv(queries, BLOCK_ROWS)
     pair = (tl.program_id(0) // blocks).to(tl.int64)
     start = tl.program_id(0) % blocks * BLOCK_ROWS
@@ -91,7 +92,7 @@ def statistics_keys(
     DIM: tl.constexpr, PADDED_DIM: tl.constexpr, MASK: tl.constexpr, CAPPED: tl.constexpr,
     LOWEST: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of entropy and log-sum-exp in the keys."""
+    """Store the gradients of entropy and log-sum-exp in the keys."""
     blocks = tl.cdiv(keys, BLOCK_KEYS)
     pair = (tl.program_id(0) // blocks).to(tl.int64)
     start = tl.program_id(0) % blocks * BLOCK_KEYS
@@ -103,13 +104,13 @@ def statistics_keys(
     dk = tl.zeros((BLOCK_KEYS, PADDED_DIM), top_in.dtype.element_ty)
     first, last = first_and_last(start, BLOCK_KEYS, BLOCK_ROWS, after, before, queries)
     for head in range(kv_head * group, kv_head * group + group):
-        its_query = query + batch * q_batch + head * q_head
-        its_mask = mask
+        head_query = query + batch * q_batch + head * q_head
+        head_mask = mask
         if MASK != NO_MASK:
-            its_mask = mask + batch * m_batch + head * m_head
+            head_mask = mask + batch * m_batch + head * m_head
         for begin in range(first, last, BLOCK_ROWS):
             rows = begin + tl.arange(0, BLOCK_ROWS)
-            q = load_tile(its_query, rows, q_row, queries, DIM, PADDED_DIM)
+            q = load_tile(head_query, rows, q_row, queries, DIM, PADDED_DIM)
             places, inside = (batch * heads + head) * queries + rows, rows < queries
             top = tl.load(top_in + places, mask=inside, other=0.0)[:, None]
             log_total = tl.load(log_total_in + places, mask=inside, other=0.0)[:, None]
@@ -118,7 +119,7 @@ def statistics_keys(
             d_total = tl.load(d_total_in + places, mask=inside, other=0.0)[:, None]
             bits, slope = logits(
                 q, k, rows, columns, queries, keys, before, after, scale, cap,
-                its_mask, m_row, m_column, MASK, CAPPED, LOWEST,
+                head_mask, m_row, m_column, MASK, CAPPED, LOWEST,
             )  # fmt: skip
             below = offset(bits, top)
             ds = tl.exp2(below - log_total) * (d_total - d_entropy * (below - mean)) * slope
@@ -137,7 +138,7 @@ def attend_rows(
     MASK: tl.constexpr, CAPPED: tl.constexpr, LOWEST: tl.constexpr, BIAS_GRADIENT: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the output in the queries, in each row's inverse temperature and in the bias."""
+    """Store the output's gradients in the queries, the inverse temperatures and the bias."""
     blocks = tl.cdiv(queries, BLOCK_ROWS)
     pair = (tl.program_id(0) // blocks).to(tl.int64)
     start = tl.program_id(0) % blocks * BLOCK_ROWS
@@ -160,8 +161,8 @@ def attend_rows(
     log_total = tl.load(log_total_in + places, mask=inside, other=0.0)[:, None]
     delta = tl.load(delta_in + places, mask=inside, other=0.0)[:, None]
     dq = tl.zeros((BLOCK_ROWS, PADDED_DIM), wide)
-    # db from sums of its own: with large logits it would feel the rounding of delta, which comes
-    # from an output in half precision.
+    # db has sums of its own: with large logits the rounding of delta, which comes from an output
+    # in half precision, would dominate it.
     mean_dw = tl.zeros((BLOCK_ROWS,), wide)
     mean_logit = tl.zeros((BLOCK_ROWS,), wide)
     mean_both = tl.zeros((BLOCK_ROWS,), wide)
@@ -198,7 +199,7 @@ def attend_keys(
     MASK: tl.constexpr, CAPPED: tl.constexpr, LOWEST: tl.constexpr,
     BLOCK_ROWS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the output in keys and values."""
+    """Store the gradients of the output in keys and values."""
     blocks = tl.cdiv(keys, BLOCK_KEYS)
     pair = (tl.program_id(0) // blocks).to(tl.int64)
     start = tl.program_id(0) % blocks * BLOCK_KEYS
@@ -214,15 +215,15 @@ def attend_keys(
     dv = tl.zeros((BLOCK_KEYS, PADDED_SIZE), wide)
     first, last = first_and_last(start, BLOCK_KEYS, BLOCK_ROWS, after, before, queries)
     for head in range(kv_head * group, kv_head * group + group):
-        its_query = query + batch * q_batch + head * q_head
-        its_output = d_output + (batch * heads + head) * queries * SIZE
-        its_mask = mask
+        head_query = query + batch * q_batch + head * q_head
+        head_output = d_output + (batch * heads + head) * queries * SIZE
+        head_mask = mask
         if MASK != NO_MASK:
-            its_mask = mask + batch * m_batch + head * m_head
+            head_mask = mask + batch * m_batch + head * m_head
         for begin in range(first, last, BLOCK_ROWS):
             rows = begin + tl.arange(0, BLOCK_ROWS)
-            q = load_tile(its_query, rows, q_row, queries, DIM, PADDED_DIM)
-            do = load_tile(its_output, rows, SIZE, queries, SIZE, PADDED_SIZE)
+            q = load_tile(head_query, rows, q_row, queries, DIM, PADDED_DIM)
+            do = load_tile(head_output, rows, SIZE, queries, SIZE, PADDED_SIZE)
             places, inside = (batch * heads + head) * queries + rows, rows < queries
             b = tl.load(factor + places, mask=inside, other=1.0)
             top = tl.load(top_in + places, mask=inside, other=0.0)[:, None]
@@ -230,7 +231,7 @@ def attend_keys(
             delta = tl.load(delta_in + places, mask=inside, other=0.0)[:, None]
             bits, slope = logits(
                 q, k, rows, columns, queries, keys, before, after, scale, cap,
-                its_mask, m_row, m_column, MASK, CAPPED, LOWEST,
+                head_mask, m_row, m_column, MASK, CAPPED, LOWEST,
             )  # fmt: skip
             weights = tl.exp2(offset(sharpened(bits, b), top) - log_total)
             dv += dot(tl.trans(weights.to(do.dtype)), do)

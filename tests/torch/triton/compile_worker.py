@@ -9,8 +9,9 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import mangle_type
 
 import sharpmax as sx
-from sharpmax.torch import triton_attention, triton_launch
-from sharpmax.torch.problem import pose
+from sharpmax.torch.interface import prepare_inputs
+from sharpmax.torch.triton import attention as triton_attention
+from sharpmax.torch.triton import launch
 
 CAPABILITY = 80
 MULTIPROCESSOR = 99 * 1024
@@ -20,11 +21,11 @@ MULTIPROCESSOR = 99 * 1024
 def calls(needs_gradient, queries=32, heads=2, **options):
     """The kernels that an attention call would launch, with their arguments."""
     found = []
-    triton_launch._launch = lambda kernel, along, block, given: found.append((kernel, given))
+    launch._launch = lambda kernel, along, block, given: found.append((kernel, given))
     shapes = ((1, heads, queries, 16), (1, 1, 32, 16), (1, 1, 32, 16))
     tensors = [torch.zeros(s, dtype=torch.bfloat16, requires_grad=needs_gradient) for s in shapes]
-    problem = pose(*tensors, enable_gqa=True, **options)
-    output, stats = triton_attention.attend(problem, sx.PAPER, True)
+    inputs = prepare_inputs(*tensors, enable_gqa=True, **options)
+    output, stats = triton_attention.attend(inputs, sx.PAPER, True)
     if needs_gradient:
         (output.sum() + stats.entropy.sum()).backward()
     return sorted(found, key=lambda call: call[0].__name__)
@@ -48,7 +49,7 @@ def compiled(kernel, given):
 
 
 def main() -> None:
-    scenes = [
+    settings = [
         calls(False, queries=1, heads=1),  # decoding
         calls(True, attn_mask=torch.ones(32, 32, dtype=torch.bool), is_causal=True),
         calls(
@@ -58,7 +59,7 @@ def main() -> None:
             sinks=torch.zeros(2),
         ),
     ]
-    for kernel, given in [call for scene in scenes for call in scene]:
+    for kernel, given in [call for setting in settings for call in setting]:
         assert compiled(kernel, given).metadata.shared <= MULTIPROCESSOR
         print(kernel.__name__)
 

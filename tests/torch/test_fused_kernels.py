@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from sharpmax.torch import kernels, scaled_dot_product_attention
-from sharpmax.torch.kernels import KERNELS, Kernel, trial
+from sharpmax.torch import fused_kernels, scaled_dot_product_attention
+from sharpmax.torch.fused_kernels import KERNELS, Kernel, trial
 
 CPU = KERNELS[0]
 
@@ -49,7 +49,7 @@ def test_a_kernel_that_does_something_else_is_left_alone(monkeypatch, kernel):
     assert reason is not None
     assert "failed its trial" in reason
     assert "\n" not in reason
-    monkeypatch.setattr(kernels, "KERNELS", (kernel,))
+    monkeypatch.setattr(fused_kernels, "KERNELS", (kernel,))
     query = torch.ones(1, 2, 3, 8)
     with pytest.raises(NotImplementedError, match="failed its trial"):
         scaled_dot_product_attention(query, query, query, impl="fused")
@@ -69,7 +69,7 @@ def test_a_trial_is_made_once(monkeypatch):
     counted = dataclasses.replace(
         CPU, name="counted", call=lambda *args: made.append(1) or CPU.call(*args)
     )
-    monkeypatch.setattr(kernels, "KERNELS", (counted,))
+    monkeypatch.setattr(fused_kernels, "KERNELS", (counted,))
     query = torch.ones(1, 2, 3, 8)
     for _ in range(3):
         scaled_dot_product_attention(query, query, query, impl="fused")
@@ -89,7 +89,7 @@ def test_flex_attention_would_pass_if_compiled():
     """Uncompiled it holds the matrix and so is not offered, but computes the same."""
 
     def eager(*args):
-        return kernels.flex(*args, compiled=False)
+        return fused_kernels.flex_attention_with_lse(*args, compiled=False)
 
     with pytest.warns(UserWarning, match="flex_attention called without torch.compile"):
         assert trial(Kernel("flex", "cpu", (torch.float32,), eager), "cpu", torch.float32) is None
@@ -123,9 +123,11 @@ def test_a_large_mask_is_converted_a_few_rows_at_a_time(monkeypatch, rng, causal
     mask = torch.tensor(rng.random((13, 9)) < 0.6)
     whole = scaled_dot_product_attention(query, key, value, mask, is_causal=causal, impl="fused")
     sizes = []
-    additive = kernels.additive
-    monkeypatch.setattr(kernels, "additive", lambda *a: sizes.append(a[0].numel()) or additive(*a))
-    monkeypatch.setattr(kernels, "MASKED_ROWS", 40)
+    additive = fused_kernels.additive_mask
+    monkeypatch.setattr(
+        fused_kernels, "additive_mask", lambda *a: sizes.append(a[0].numel()) or additive(*a)
+    )
+    monkeypatch.setattr(fused_kernels, "MAX_MASK", 40)
     parts = scaled_dot_product_attention(query, key, value, mask, is_causal=causal, impl="fused")
     torch.testing.assert_close(parts, whole)
     assert max(sizes) <= 40

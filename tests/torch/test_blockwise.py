@@ -1,4 +1,4 @@
-"""No implementation but the reference ever makes an array of queries times keys."""
+"""Blocks bound the memory: only the reference makes an array of queries times keys."""
 
 from __future__ import annotations
 
@@ -6,34 +6,17 @@ import math
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import sharpmax as sx
-from sharpmax.torch import attention, attention_stats, blocks, scaled_dot_product_attention
+from attention_cases import Largest
+from sharpmax.torch import attention, attention_stats, blockwise, scaled_dot_product_attention
 
-TOKENS = 2048
-
-
-class Largest(TorchDispatchMode):
-    """The largest array that any operation made, in numbers."""
-
-    def __init__(self):
-        super().__init__()
-        self.made = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        answer = function(*args, **(kwargs or {}))
-        for leaf in tree_leaves(answer):
-            if isinstance(leaf, torch.Tensor):
-                storage = leaf.untyped_storage().nbytes() // leaf.element_size()
-                self.made = max(self.made, min(leaf.numel(), storage))
-        return answer
+TOKENS = 1024
 
 
 @pytest.fixture
 def tensors(monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK", 1 << 17)
+    monkeypatch.setattr(blockwise, "MAX_LOGITS", 1 << 15)
     generator = torch.Generator().manual_seed(0)
     return [torch.randn(1, 4, TOKENS, 8, generator=generator) for _ in range(3)]
 
@@ -48,7 +31,7 @@ def test_attention(tensors, impl, causal, backward):
         assert output.stats.max_logit.shape == query.shape[:-1]
         if backward:
             (output.output.sum() + output.stats.entropy.sum()).backward()
-    assert 0 < largest.made <= 1 << 17
+    assert 0 < largest.made <= 1 << 15
 
 
 @pytest.mark.parametrize("impl", ["streaming", "fused", "auto"])
@@ -56,7 +39,7 @@ def test_statistics(tensors, impl):
     with Largest() as largest:
         stats = attention_stats(*tensors[:2], is_causal=True, impl=impl)
         assert stats.spread.shape == (1, 4, TOKENS)
-    assert largest.made <= 1 << 17
+    assert largest.made <= 1 << 15
 
 
 def test_the_reference_does_and_the_count_sees_it(tensors):
@@ -91,3 +74,36 @@ def test_what_is_kept_for_the_gradient(tensors, impl, causal):
         assert stats.max_logit.requires_grad
     assert sum(kept.values()) < TOKENS**2 / 2, "half of one head's matrix"
     assert output.requires_grad
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_window_computes_no_block_outside_it(causal, monkeypatch):
+    """Its cost is that of the window, whatever the number of keys."""
+    monkeypatch.setattr(blockwise, "MAX_ROWS", 4)
+    tensors = torch.randn(3, 1, 2, 64, 8, generator=torch.Generator().manual_seed(0)).double()
+    widths = []
+    compute_logits = blockwise.compute_logits
+
+    def spy(*arguments):
+        logits, where = compute_logits(*arguments)
+        widths.append(logits.shape[-1])
+        return logits, where
+
+    monkeypatch.setattr(blockwise, "compute_logits", spy)
+    attention(*tensors, is_causal=causal, window=5, impl="streaming")
+    assert max(widths) == 5 + 3 + (0 if causal else 4)
+
+
+def test_a_causal_block_ends_at_its_last_row(monkeypatch):
+    monkeypatch.setattr(blockwise, "MAX_ROWS", 4)
+    tensors = torch.randn(3, 1, 2, 12, 8, generator=torch.Generator().manual_seed(0)).double()
+    keys = []
+    compute_logits = blockwise.compute_logits
+
+    def spy(inputs, block):
+        keys.append(block.keys.stop)
+        return compute_logits(inputs, block)
+
+    monkeypatch.setattr(blockwise, "compute_logits", spy)
+    attention(*tensors, is_causal=True, impl="streaming")
+    assert keys == [4, 8, 12]

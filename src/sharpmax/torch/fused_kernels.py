@@ -1,8 +1,8 @@
-"""Fused kernels that return the log-sum-exp of each row beside the output.
+"""Fused kernels of torch that return the log-sum-exp of each row with the output.
 
-They are private operators of torch: what they accept and return may change with any release. So
-each is tried once per process on a small case, against logsumexp in double precision, and left
-alone if value, base or shape is not what this file expects.
+They are private operators, whose arguments and results may change with any release. So each is
+tried once per process on small cases, against logsumexp in double precision, and not used if a
+value, the base of the logarithm or a shape is not what this file expects.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
-MASKED_ROWS = 1 << 24
-"""Entries of a boolean mask turned into the kernels' additive one at a time: 64 MB of float32."""
+MAX_MASK = 1 << 24
+"""Entries of a boolean mask that are converted to an additive mask at a time: 64 MB of float32."""
 
 HALF = (torch.float16, torch.bfloat16)
 
@@ -29,7 +29,7 @@ Call = Callable[[Tensor, Tensor, Tensor, "Tensor | None", bool, float], tuple[Te
 
 @dataclass(frozen=True)
 class Kernel:
-    """One operator, and what may be given to it."""
+    """One operator, and which arguments it takes."""
 
     name: str
     device: str
@@ -37,11 +37,11 @@ class Kernel:
     call: Call
     takes_mask: bool = True
     shares_keys: bool = True
-    """Whether query heads may share key heads; otherwise the keys are repeated for it."""
+    """Whether query heads may share key heads; if not, the keys are repeated."""
     dim_multiple: int = 1
 
     def refusal(self, query: Tensor, dtype: torch.dtype, mask: Tensor | None) -> str | None:
-        """Why this kernel cannot serve these queries in this type; None if it can."""
+        """Return why this kernel cannot be used for these queries in this type, or None."""
         if query.device.type != self.device:
             return f"{self.name} runs on {self.device}"
         if dtype not in self.dtypes:
@@ -53,8 +53,8 @@ class Kernel:
         return trial(self, query.device.type, dtype)
 
 
-def find(query: Tensor, dtype: torch.dtype, mask: Tensor | None) -> Kernel | str:
-    """The first kernel that serves these queries in this type, or why none does."""
+def find_kernel(query: Tensor, dtype: torch.dtype, mask: Tensor | None) -> Kernel | str:
+    """Return the first kernel that takes these queries in this type, or why none does."""
     reasons = []
     for kernel in KERNELS:
         reason = kernel.refusal(query, dtype, mask)
@@ -70,29 +70,29 @@ def run(
     query: Float[Tensor, "batch heads query dim"],
     key: Float[Tensor, "batch kv_heads key dim"],
     value: Float[Tensor, "batch kv_heads key dim"],
-    mask: Bool[Tensor, "batch|1 heads|1 query|1 key"] | None,
+    mask: Bool[Tensor, "#batch #heads #query key"] | None,
     causal: bool,
     scale: float,
 ) -> tuple[Float[Tensor, "batch heads query dim"], Float[Tensor, "batch heads query"]]:
-    """Attention and the log-sum-exp of its logits, at least one query and one key."""
+    """Return attention and the log-sum-exp of its logits, for at least one query and key."""
     if not kernel.shares_keys and key.shape[1] != query.shape[1]:
         group = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
-    # The CPU operator reads a last axis with a stride as if it had none, and says nothing.
-    query, key, value = (_last_axis_dense(tensor) for tensor in (query, key, value))
+    # The CPU operator silently ignores the stride of the last axis.
+    query, key, value = (_with_dense_last_axis(tensor) for tensor in (query, key, value))
     if mask is None or mask.shape[2] == 1:
-        bias = None if mask is None else additive(mask, query)
+        bias = None if mask is None else additive_mask(mask, query)
         return _call(kernel, query, key, value, bias, causal, scale)
-    outputs, sums = [], []
-    for part in row_parts(mask, query.shape[2]):
-        rows, seen = query[:, :, part], mask[:, :, part]
+    outputs, log_sum_exps = [], []
+    for rows in split_rows(mask, query.shape[2]):
+        queries, visible = query[:, :, rows], mask[:, :, rows]
         if causal:
-            seen = seen & earlier(part, mask.shape[3], mask.device)
-        bias = additive(seen, rows)
-        output, total = _call(kernel, rows, key, value, bias, False, scale)
+            visible = visible & causal_mask(rows, mask.shape[3], mask.device)
+        bias = additive_mask(visible, queries)
+        output, log_sum_exp = _call(kernel, queries, key, value, bias, False, scale)
         outputs.append(output)
-        sums.append(total)
-    return torch.cat(outputs, 2), torch.cat(sums, 2)
+        log_sum_exps.append(log_sum_exp)
+    return torch.cat(outputs, 2), torch.cat(log_sum_exps, 2)
 
 
 def _call(
@@ -104,35 +104,37 @@ def _call(
     causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    output, total = kernel.call(query, key, value, bias, causal, scale)
-    # Some pad the rows, some add an axis of length 1.
-    return output, total.reshape(*query.shape[:2], -1)[..., : query.shape[2]]
+    output, log_sum_exp = kernel.call(query, key, value, bias, causal, scale)
+    # Some operators pad the rows, some add an axis of length 1.
+    return output, log_sum_exp.reshape(*query.shape[:2], -1)[..., : query.shape[2]]
 
 
-def additive(mask: Bool[Tensor, "batch|1 heads|1 rows|1 key"], query: Tensor) -> Tensor:
-    """0 where a key is visible and -inf elsewhere, in the type of the queries."""
+def additive_mask(
+    mask: Bool[Tensor, "#batch #heads #query key"], query: Float[Tensor, "batch heads query dim"]
+) -> Tensor:
+    """Return 0 where a key is visible and -inf elsewhere, in the type of the queries."""
     length = mask.shape[3]
-    padded = -(-length // 16) * 16  # GPU kernels want rows that begin at aligned addresses
+    padded = -(-length // 16) * 16  # GPU kernels need rows that begin at aligned addresses
     shape = (*mask.shape[:3], padded)
     bias = torch.zeros(shape, dtype=query.dtype, device=query.device)[..., :length]
     bias.masked_fill_(~mask, -torch.inf)
     return bias.expand(*query.shape[:3], -1) if query.is_cuda else bias
 
 
-def row_parts(mask: Bool[Tensor, "*lead rows key"], rows: int) -> Iterator[slice]:
-    """Blocks of rows small enough to make an additive mask for; at least one row each."""
-    step = max(1, MASKED_ROWS * mask.shape[-2] // max(1, mask.numel()))
+def split_rows(mask: Bool[Tensor, "*lead query key"], rows: int) -> Iterator[slice]:
+    """Yield blocks of rows whose additive mask has at most MAX_MASK entries, or one row."""
+    step = max(1, MAX_MASK * mask.shape[-2] // max(1, mask.numel()))
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
 
 
-def earlier(rows: slice, keys: int, device: torch.device) -> Bool[Tensor, "rows key"]:
-    """Query i sees keys 0 to i."""
+def causal_mask(rows: slice, keys: int, device: torch.device) -> Bool[Tensor, "rows keys"]:
+    """Return True where query i sees key j: j <= i."""
     row = torch.arange(rows.start, rows.stop, device=device)
     return torch.arange(keys, device=device) <= row[:, None]
 
 
-def _last_axis_dense(tensor: Tensor) -> Tensor:
+def _with_dense_last_axis(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
@@ -164,7 +166,7 @@ def _cuda_efficient(
     return operator(query, key, value, bias, True, is_causal=causal, scale=scale)[:2]
 
 
-def flex(
+def flex_attention_with_lse(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -173,7 +175,10 @@ def flex(
     scale: float,
     compiled: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Compiled, or it would hold the whole matrix; on CPUs its compiled form has no log-sum-exp."""
+    """Call flex_attention: compiled, because it would hold the whole matrix otherwise.
+
+    On a CPU the compiled form does not return the log-sum-exp.
+    """
     from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
     if bias is not None:
@@ -209,14 +214,14 @@ KERNELS = (
         shares_keys=False,
         dim_multiple=8,
     ),
-    Kernel("flex_attention", "cuda", (*HALF, torch.float32), flex),
+    Kernel("flex_attention", "cuda", (*HALF, torch.float32), flex_attention_with_lse),
 )
-"""In order of preference. Nothing but the first has been run: there was no GPU to run it on."""
+"""In order of preference. Only the first has ever run: no GPU was available."""
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def trial(kernel: Kernel, device: str, dtype: torch.dtype) -> str | None:
-    """What is wrong with a kernel, or None; tried once, also while torch.compile is tracing."""
+    """Return what is wrong with a kernel, or None; runs once, also under torch.compile."""
     return _trial(kernel, device, dtype)
 
 
@@ -227,10 +232,10 @@ def _trial(kernel: Kernel, device: str, dtype: torch.dtype) -> str | None:
             for shared in (False, True):
                 for causal in (False, True):
                     for masked in (False, True) if kernel.takes_mask else (False,):
-                        wrong = _compare(kernel, device, dtype, shared, causal, masked)
-                        if wrong is not None:
-                            return f"{kernel.name} failed its trial: {wrong}"
-    except Exception as error:  # whatever a private operator raises, it is not to be used
+                        mistake = _compare(kernel, device, dtype, shared, causal, masked)
+                        if mistake is not None:
+                            return f"{kernel.name} failed its trial: {mistake}"
+    except Exception as error:  # a private operator may raise anything
         reason = str(error).strip().partition("\n")[0]
         return f"{kernel.name} failed its trial: {reason or type(error).__name__}"
     return None
@@ -239,7 +244,7 @@ def _trial(kernel: Kernel, device: str, dtype: torch.dtype) -> str | None:
 def _compare(
     kernel: Kernel, device: str, dtype: torch.dtype, shared: bool, causal: bool, masked: bool
 ) -> str | None:
-    """One small case: odd lengths, fewer queries than keys, one row that sees nothing."""
+    """Try one case with odd lengths, fewer queries than keys and a row without visible keys."""
     generator = torch.Generator().manual_seed(0)
     heads, kv_heads, queries, keys, dim = 4, 2 if shared else 4, 5, 7, 16
     query = torch.randn(1, heads, queries, dim, generator=generator).to(device, dtype)
@@ -251,24 +256,24 @@ def _compare(
         mask[..., 2, :] = False
         mask[..., 3, 0] = True
     scale = 0.3
-    output, total = run(kernel, query, key, value, mask, causal, scale)
+    output, log_sum_exp = run(kernel, query, key, value, mask, causal, scale)
 
     group = heads // kv_heads
     wide = (query.double(), *(x.double().repeat_interleave(group, 1) for x in (key, value)))
     logits = scale * wide[0] @ wide[1].mT
-    seen = torch.ones(queries, keys, dtype=torch.bool, device=device)
-    seen = seen.tril() if causal else seen
-    seen = seen if mask is None else seen & mask
-    logits = logits.masked_fill(~seen, -torch.inf)
-    full = seen.any(-1).expand(total.shape)
+    visible = torch.ones(queries, keys, dtype=torch.bool, device=device)
+    visible = visible.tril() if causal else visible
+    visible = visible if mask is None else visible & mask
+    logits = logits.masked_fill(~visible, -torch.inf)
+    occupied = visible.any(-1).expand(log_sum_exp.shape)
     expected = (logits.softmax(-1).nan_to_num(0.0) @ wide[2], logits.logsumexp(-1))
-    if output.shape != expected[0].shape or total.shape != expected[1].shape:
-        return f"shapes {tuple(output.shape)} and {tuple(total.shape)}"
-    # Values and sums are below 4 in size; a few roundings of each.
+    if output.shape != expected[0].shape or log_sum_exp.shape != expected[1].shape:
+        return f"shapes {tuple(output.shape)} and {tuple(log_sum_exp.shape)}"
+    # Outputs and sums are below 4 in size; a few roundings of each.
     tolerance = 32 * torch.finfo(dtype).eps
     if not (output.double() - expected[0]).abs().max() <= tolerance:
-        return "the output is not attention, or a row that sees nothing is not zero"
-    # What it gives for a row that sees nothing is not looked at, here or in use.
-    if not (total.double() - expected[1])[full].abs().max() <= tolerance:
+        return "the output is not attention, or a row without visible keys is not zero"
+    # The log-sum-exp of a row without visible keys is not used, so it is not compared.
+    if not (log_sum_exp.double() - expected[1])[occupied].abs().max() <= tolerance:
         return "its log-sum-exp is not log(sum(exp(logits)))"
     return None

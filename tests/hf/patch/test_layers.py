@@ -1,5 +1,5 @@
-"""Architectures outside the table of families: compared with eager attention on the spot, and
-refused by name if they do not agree with it or cannot be reached.
+"""Architectures that are not among the tested families: compared with eager attention at first use,
+and refused by name if they differ from it or cannot be patched.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from sharpmax.hf.patch.attention import LAYER_STATES
 from sharpmax.hf.patch.layers import TESTED_MODEL_TYPES, attention_layers, find_difference
 
 PLAIN = sx.Constant(1.0)
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
 
-# Models of a type that nobody has heard of.
+# Models of an unknown type, each with one flaw.
 
 
 class ToyConfig(PreTrainedConfig):
@@ -151,7 +152,7 @@ def answer(model: PreTrainedModel, padded: int = 0) -> Tensor:
     return found[mask.bool()] if found.shape[:2] == mask.shape else found
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("flaw", ["none", "classifier"])
 def test_a_model_of_an_unknown_type_that_follows_the_interface_passes(flaw, dtype):
     model = toy(flaw, dtype)
@@ -173,16 +174,16 @@ REFUSED: list[tuple[str, str]] = [
 ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("flaw", "reason"), REFUSED)
-def test_a_model_that_does_not_agree_with_eager_attention_is_refused_by_name(flaw, reason, dtype):
+def test_a_model_that_does_not_agree_with_eager_attention_is_refused_by_name(flaw, reason):
     """In half precision too: most models are loaded in it."""
-    model = toy(flaw, dtype)
     match = rf"^Toy \(toy\) is not among the tested architectures, and .*{reason}.*: not supported$"
-    with pytest.raises(sx.UserError, match=match), shf.sharpen(model):
-        pass
-    assert model.config._attn_implementation == "sdpa"
-    assert_nothing_is_patched()
+    for dtype in DTYPES:
+        model = toy(flaw, dtype)
+        with pytest.raises(sx.UserError, match=match), shf.sharpen(model):
+            pass
+        assert model.config._attn_implementation == "sdpa"
+        assert_nothing_is_patched()
 
 
 @pytest.mark.parametrize("flaw", ["direct", "all direct"])

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 import sharpmax as sx
-from sharpmax.torch import kernels, scaled_dot_product_attention
+from sharpmax.torch import fused_kernels, scaled_dot_product_attention
 
 PLAIN = sx.Constant(1.0)
 OFF = sx.Polynomial((0.0,), threshold=0.0)  # looks at the entropy, answers 1
@@ -62,8 +62,8 @@ def test_every_implementation_is_torch_s(impl, dtype, options):
 )
 def test_calls_of_the_kernel(monkeypatch, policy, calls):
     made = []
-    run = kernels.run
-    monkeypatch.setattr(kernels, "run", lambda *args: made.append(1) or run(*args))
+    run = fused_kernels.run
+    monkeypatch.setattr(fused_kernels, "run", lambda *args: made.append(1) or run(*args))
     scaled_dot_product_attention(*tensors(), policy=policy, impl="fused")
     assert len(made) == calls
 
