@@ -12,7 +12,7 @@ import pytest
 from clrs_text.small import SAMPLE, gemma_folder
 
 from sharpmax.cli import clrs_train, main
-from sharpmax.experiments.clrs_text import generator, settings
+from sharpmax.experiments.clrs_text import config, generate
 from sharpmax.results import Result
 
 TRAIN, TEST = str(SAMPLE / "train"), str(SAMPLE / "test")
@@ -66,7 +66,7 @@ def test_three_steps_make_a_figure(tmp_path, capsys):
         (("generate", "x", "--largest", "3"), "no size of activity_selector is left"),
         (("generate", "x", "--split", "validation"), "unknown split 'validation'"),
         ((), "Missing command"),
-        (("train", "nowhere"), "nowhere is no folder of CLRS-Text"),
+        (("train", "nowhere"), "nowhere is not a folder of CLRS-Text"),
         (("train", TEST), "holds the test split, expected train"),
         (("train", TRAIN, "--algorithm", "sorting"), "unknown algorithm 'sorting'"),
         (("train", TRAIN, "--samples", "bfs=many"), "--samples bfs=many: expected a number, 1 or"),
@@ -81,7 +81,7 @@ def test_three_steps_make_a_figure(tmp_path, capsys):
         ),
         (("train", TRAIN, "--model", "./nowhere"), "'./nowhere': no such folder"),
         (("evaluate", TEST, "--trained", "nowhere"), "nowhere holds no finished training"),
-        (("evaluate", TEST, "--arm", "sharp"), "unknown arm 'sharp'"),
+        (("evaluate", TEST, "--arm", "sharp"), "unknown condition 'sharp'"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, tmp_path, monkeypatch, capsys):
@@ -98,8 +98,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, tmp_path, mon
 
 def test_without_dm_clrs_the_install_is_named(monkeypatch, tmp_path, capsys):
     real = importlib.util.find_spec
-    monkeypatch.setattr(generator, "find_spec", lambda name: None if name == "clrs" else real(name))
-    generator.official.cache_clear()
+    monkeypatch.setattr(generate, "find_spec", lambda name: None if name == "clrs" else real(name))
+    generate.load_official_generator.cache_clear()
     assert main(["clrs", "generate", str(tmp_path / "data")]) == 2
     assert "pip install --no-deps dm-clrs==2.0.3" in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
@@ -131,5 +131,5 @@ def test_a_folder_of_gemma_2b_goes_through_train_and_evaluate(tmp_path, capsys):
 def test_the_shape_that_help_names_is_the_default():
     (option,) = get_type_hints(clrs_train.train, include_extras=True)["shape"].__metadata__
     said = option.help.partition("differs from ")[2].rstrip(".")
-    assert settings.shape_of(said) == settings.Shape()
-    assert said.count("=") == len(fields(settings.Shape))
+    assert config.parse_shape(said) == config.Shape()
+    assert said.count("=") == len(fields(config.Shape))

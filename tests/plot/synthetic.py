@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sharpmax.experiments.clrs_text.algorithms import ALGORITHMS, TEST_SIZES, TRAIN_SIZES
-from sharpmax.experiments.clrs_text.arms import ARMS
+from sharpmax.experiments.clrs_text.conditions import CONDITIONS
 from sharpmax.results import Result, Stopwatch
 
 
@@ -40,7 +40,7 @@ def figure8(algorithms: int = 8) -> Result:
         measurements={
             "model": "Gemma of 1,000,000 parameters",
             "test_seeds": [3, 14],
-            "labels": {name: ARMS[name].label for name in slopes},
+            "labels": {name: CONDITIONS[name].label for name in slopes},
             "algorithms": panels,
         },
         provenance=Stopwatch().provenance(),

@@ -13,13 +13,11 @@ import sharpmax as sx
 from sharpmax.experiments.max_retrieval import evaluation, heads, model
 from sharpmax.experiments.max_retrieval.evaluation import Evaluation, EvaluationJob
 from sharpmax.experiments.max_retrieval.model import DESIGNS, Design
-from sharpmax.experiments.max_retrieval.policy_comparison import EntropyTarget
 from sharpmax.normalisers import AdaptiveTemperature, Hard
 
 METHODS = {
     "plain": sx.softmax,
     "paper": AdaptiveTemperature(sx.PAPER),
-    "target": EntropyTarget(0.3),
     "argmax": Hard(),
 }
 SIZE, SETS = 300, 26  # two portions

@@ -12,7 +12,7 @@ import pytest
 import sharpmax as sx
 from sharpmax.experiments.max_retrieval import data, model
 from sharpmax.experiments.max_retrieval.model import Design
-from sharpmax.normalisers import Differential, Entmax, Stieltjes
+from sharpmax.normalisers import Differential, Entmax, ScalableSoftmax, Stieltjes
 
 initial_weights = jax.jit(model.initial_weights, static_argnums=1)
 forward = jax.jit(model.forward, static_argnums=2, static_argnames="scaled")
@@ -47,10 +47,11 @@ def raw(logits, *, where):
 
 DESIGNS = {
     "softmax": Design(),
-    "adaptive": Design(sx.adaptive_temperature_softmax),
-    "raw": Design(raw),
-    "learned": Design(Stieltjes(scale=0.3), learned=Stieltjes.parameters),
+    "raw stepped": Design(raw, stepped=True),
+    "learned normed": Design(ScalableSoftmax(0.3), learned=ScalableSoftmax.parameters, normed=True),
     "paired": Design(Differential(), learned=("second_weight",), paired=True),
+    "limited": Design(Stieltjes(scale=0.3), learned=Stieltjes.parameters),
+    "adaptive": Design(sx.adaptive_temperature_softmax),
     "normed": Design(normed=True),
     "stepped": Design(stepped=True),
 }
@@ -60,14 +61,20 @@ DESIGNS = {
     ("name", "scaled"),
     [
         ("softmax", True),
-        ("raw", False),
-        ("learned", True),
+        ("raw stepped", False),
+        ("learned normed", True),
         ("paired", False),
-        ("normed", True),
-        ("stepped", False),
-        pytest.param("adaptive", True, marks=pytest.mark.slow),
-        pytest.param("softmax", False, marks=pytest.mark.slow),
-        pytest.param("raw", True, marks=pytest.mark.slow),
+        *(
+            pytest.param(name, scaled, marks=pytest.mark.slow)
+            for name, scaled in (
+                ("softmax", False),
+                ("raw stepped", True),
+                ("limited", True),
+                ("adaptive", False),
+                ("normed", False),
+                ("stepped", True),
+            )
+        ),
     ],
 )
 def test_folding_changes_neither_answers_nor_gradients(sets, name, scaled):
