@@ -1,7 +1,7 @@
-"""The interactive page as a Hugging Face Space: see docs/app.md."""
+"""Entry point of a Hugging Face Space, which runs `app.py`; everywhere else use `sharpmax app`."""
 
 from sharpmax.app import build, launch
 
 if __name__ == "__main__":
-    # Strangers look at a Space: no model but this one can be loaded there.
+    # Anybody can reach a Space, so no other model can be loaded there.
     launch(build("smollm2", any_model=False), host="0.0.0.0", port=7860)

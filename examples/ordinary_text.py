@@ -13,7 +13,7 @@ import numpy as np
 
 import sharpmax as sx
 import sharpmax.hf as shf
-from sharpmax.cli.evaluate import print_tables
+from sharpmax.cli.commands.evaluate import print_tables
 
 NEXT = 30
 

@@ -56,6 +56,15 @@ def lib(request: pytest.FixtureRequest) -> Library:
     return request.param
 
 
+@pytest.fixture(
+    params=[library for library in LIBRARIES if library.name != "jax"],
+    ids=lambda library: library.name,
+)
+def quick(request: pytest.FixtureRequest) -> Library:
+    """All but JAX, which compiles each operation for each shape: it has fewer tests of its own."""
+    return request.param
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(7)

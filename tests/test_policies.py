@@ -8,24 +8,26 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import sharpmax as sx
 from libraries import Library
+from sharpmax.policies import LengthLaw, Traits, traits
+from strategies import GENERATOR, LIBRARY
 
 FALLS_BACK_AT = 5.945
 
 
-@pytest.mark.parametrize(
-    ("nats", "expected"),
-    [(2.0, 2.099), (3.0, 2.250), (4.0, 2.389), (5.0, 2.294), (4.41, 2.421), (0.5, 1.0), (0.0, 1.0)],
-)
-def test_the_paper_s_values(lib: Library, nats, expected):
+PUBLISHED = {2.0: 2.099, 3.0: 2.250, 4.0: 2.389, 5.0: 2.294, 4.41: 2.421, 0.5: 1.0, 0.0: 1.0}
+
+
+def test_the_paper_s_values(lib: Library):
     """H = 2 and H = 3 pin the order of the coefficients; at H = 1 both orders agree."""
-    assert sx.PAPER(nats, 100) == pytest.approx(expected, abs=5e-4)
-    ours = sx.PAPER(lib.array([nats]), lib.array([100], "int64"))
-    assert lib.numpy(ours).item() == pytest.approx(expected, abs=5e-4)
+    ours = sx.PAPER(lib.array(list(PUBLISHED)), lib.array([100] * 7, "int64"))
+    np.testing.assert_allclose(lib.numpy(ours), list(PUBLISHED.values()), atol=5e-4)
+    for nats, expected in PUBLISHED.items():
+        assert sx.PAPER(nats, 100) == pytest.approx(expected, abs=5e-4)
 
 
 def test_the_paper_switches_off_at_both_ends():
@@ -89,8 +91,68 @@ def test_saturating_any_polynomial(coefficients, threshold):
     assert (held >= running - 1e-9).all()
     assert (np.diff(held) >= -1e-6).all()
     # Never more than the policy reaches somewhere below, a finer grid included.
-    fine = np.linspace(0, 8, 400_001)
+    fine = np.linspace(0, 8, 80_001)
     assert held[-1] <= policy(fine, np.full(fine.shape, 5)).max() * (1 + 1e-3) + 1e-3
+
+
+def length_law(entropy, count):
+    """A plain function, and one that states its traits."""
+    return 1.0
+
+
+length_law.needs_entropy = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ByHead:
+    by_head = True
+    peaks = ()
+
+    def __call__(self, entropy, count, /):
+        return entropy
+
+
+TRAITS = {
+    sx.PAPER: Traits(needs_entropy=True, learned=False, any_library=True),
+    sx.Constant(2.0): Traits(needs_entropy=False, learned=False, any_library=True),
+    sx.LogLength(8): Traits(needs_entropy=False, learned=False, any_library=True),
+    sx.Saturating(sx.PAPER): Traits(needs_entropy=True, learned=False, any_library=True),
+    sx.Saturating(sx.LogLength(8)): Traits(needs_entropy=False, learned=False, any_library=True),
+    sx.Saturating(ByHead()): Traits(by_head=True),
+    (lambda entropy, count: 1.0): Traits(True, False, True, False),
+    length_law: Traits(needs_entropy=False),
+    ByHead(): Traits(by_head=True),
+}
+
+
+@pytest.mark.parametrize(("policy", "expected"), TRAITS.items(), ids=range(len(TRAITS)))
+def test_traits(policy, expected):
+    assert traits(policy) == expected
+    assert traits(policy).length_only != expected.needs_entropy
+
+
+@given(nats=st.floats(0, 20), count=st.integers(0, 10**6))
+def test_a_policy_without_need_of_the_entropy_ignores_it(nats, count):
+    for policy in TRAITS:
+        if traits(policy).length_only:
+            assert policy(nats, count) == policy(0.0, count)
+
+
+def test_a_length_law_is_one_formula(lib: Library):
+    @dataclasses.dataclass(frozen=True)
+    class SquareRoot(LengthLaw):
+        reference: float
+
+        def factor(self, items, xp):
+            return xp.sqrt(items / self.reference)
+
+    ours = SquareRoot(4)(lib.array(np.zeros(3), "float32"), lib.array([0, 4, 16], "int64"))
+    np.testing.assert_allclose(lib.numpy(ours), [0.5, 1.0, 2.0])
+    assert ours.dtype == lib.array([0.0], "float32").dtype
+    assert SquareRoot(4)(1.0, 16) == 2.0
+    assert traits(SquareRoot(4)).length_only
+    with pytest.raises(NotImplementedError, match=r"LengthLaw must define factor"):
+        LengthLaw()(1.0, 16)
 
 
 @pytest.mark.parametrize("policy", [sx.Constant(2.0), sx.LogLength(4), sx.Saturating(sx.PAPER)])
@@ -117,12 +179,13 @@ def test_half_precision_entropy_is_not_rounded_to_half(lib: Library):
     assert lib.numpy(ours).item() == pytest.approx(2.099, abs=1e-6)
 
 
-@pytest.mark.parametrize("degree", [0, 1, 4, 5])
-def test_fit_recovers_a_polynomial(lib: Library, rng, degree):
+@given(library=LIBRARY, rng=GENERATOR, degree=st.integers(0, 5))
+@settings(max_examples=30)
+def test_fit_recovers_a_polynomial(library, rng, degree):
     coefficients = rng.normal(size=degree + 1)
     nats = rng.uniform(0.2, 6, size=200)
     fitted = sx.fit_polynomial(
-        lib.array(nats), lib.array(np.polyval(coefficients, nats)), degree=degree
+        library.array(nats), library.array(np.polyval(coefficients, nats)), degree=degree
     )
     np.testing.assert_allclose(fitted.coefficients, coefficients, atol=1e-8)
     assert fitted.threshold == 0.5

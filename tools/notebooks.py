@@ -91,7 +91,9 @@ def clean(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
                 output.metadata = nbformat.from_dict({})
             if output.output_type == "error" or output.get("name") == "stderr":
                 text = output.get("evalue") or output.get("text", "")
-                raise UserError(f"{name}, cell {number} printed a warning or an error: {text.strip()}")
+                raise UserError(
+                    f"{name}, cell {number} printed a warning or an error: {text.strip()}"
+                )
             if match := ABSOLUTE.search(output_text(output)):
                 raise UserError(
                     f"{name}, cell {number} prints {match.group()!r}, which depends on the machine"

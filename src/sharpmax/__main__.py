@@ -1,4 +1,4 @@
-"""`python -m sharpmax` is the `sharpmax` command."""
+"""Run the `sharpmax` command with `python -m sharpmax`."""
 
 import sys
 

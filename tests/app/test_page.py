@@ -1,24 +1,26 @@
-"""The page in a real browser: what is moved moves, what is typed is text, and nobody is asked."""
+"""The page in a real browser, and its server without one."""
 
 from __future__ import annotations
 
 import socket
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
 
 from browser import PHONE, Watched
 from model_folder import NAME, make_folder
-from sharpmax.app import build, launch
+from sharpmax.app import build, launch, views
+from sharpmax.app.model import tab as model_tab
 
 EVIL = "<script>window.hacked=1</script>"
 PATIENCE = 120_000
-"""Milliseconds."""
+"""Milliseconds to wait for a change of the page."""
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory) -> Iterator[str]:
-    """One server for all tests, with a small model in its third tab."""
+    """Serve the page once for all tests, with a small model in its third tab."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -38,15 +40,15 @@ def opened(address, open_page):
 
 
 def paths(page, view: str) -> str:
-    """The lines that a view has drawn."""
+    """Return the lines that a view has drawn."""
     return page.evaluate(
-        f"[...document.querySelectorAll('{view} .curve')].map((one) => one.getAttribute('d')).join()"
+        f"[...document.querySelectorAll('{view} .curve')].map((line) => line.getAttribute('d')).join()"
     )
 
 
 def pixels(page) -> list[str]:
     return page.evaluate(
-        "[...document.querySelectorAll('#retrieval-view canvas')].map((one) => one.toDataURL())"
+        "[...document.querySelectorAll('#retrieval-view canvas')].map((canvas) => canvas.toDataURL())"
     )
 
 
@@ -61,6 +63,51 @@ def power(page, view: str, value: int) -> None:
     says(page, view, f"{2**value:,} items")
 
 
+def test_the_server_answers(address):
+    """The page loads from this machine, with our script and with all tabs."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(address) as answer:
+        html = answer.read().decode()
+    assert address.startswith("http://127.0.0.1:")
+    for part in ("sharpmaxShow", "Softmax", "Max retrieval", "256 items whose logits differ"):
+        assert part in html
+
+
+def test_strangers_cannot_choose_a_model():
+    page = build("smollm2", any_model=False)
+    (name,) = [block for block in page.blocks.values() if block.elem_id == "model-name"]
+    assert name.choices == [("smollm2", "smollm2")]
+
+
+def test_progress_then_the_result(monkeypatch):
+    """What a run shows in its view, one value after the other."""
+
+    class Request:
+        session_hash = "a"
+
+    def work(report):
+        report(0.5)
+        return "value"
+
+    def render(value):
+        return views.message(f"done: {value}")
+
+    shown = [
+        value["html"]
+        for value in model_tab.follow_job(Request(), "scan", "Scanning:", work, render)
+    ]
+    assert "Scanning: 0 %" in shown[0]
+    assert "done: value" in shown[-1]
+    assert all("Scanning: " in html for html in shown[:-1])
+
+    def fail(report):
+        raise RuntimeError("broken")
+
+    *_, last = model_tab.follow_job(Request(), "scan", "Scanning:", fail, render)
+    assert "Unexpected error: RuntimeError: broken" in last["html"]
+
+
+@pytest.mark.slow
 def test_n_changes_the_weights_and_the_bounds(opened):
     page = opened().page
     says(page, "#softmax-view", "256 items whose logits differ by at most 8")
@@ -71,6 +118,7 @@ def test_n_changes_the_weights_and_the_bounds(opened):
     assert names.all_inner_texts() == ["softmax", "adaptive-temperature"]
 
 
+@pytest.mark.slow
 def test_a_chosen_normaliser_has_its_line(opened):
     page = opened().page
     chart = page.locator("#softmax-view .block.plots").first
@@ -80,10 +128,11 @@ def test_a_chosen_normaliser_has_its_line(opened):
     assert chart.locator(".curve").count() == 3
 
 
+@pytest.mark.slow
 def test_typed_logits_and_typed_nonsense(opened):
     page = opened().page
     page.get_by_label("typed").check()
-    box = page.get_by_label("Logits, with commas")
+    box = page.get_by_label("Logits, separated by")
     box.fill("5, 1, 1")
     says(page, "#softmax-view", "3 items whose logits differ by at most 4")
     box.fill(EVIL)
@@ -91,6 +140,7 @@ def test_typed_logits_and_typed_nonsense(opened):
     assert page.evaluate("window.hacked") is None
 
 
+@pytest.mark.slow
 def test_a_curve_is_drawn(opened):
     page = opened().page
     page.get_by_label("drawn").check()
@@ -104,6 +154,7 @@ def test_a_curve_is_drawn(opened):
     says(page, "#softmax-view", "256 items whose logits differ by at most 7.")
 
 
+@pytest.mark.slow
 def test_n_changes_the_map(opened):
     page = opened("Max retrieval").page
     says(page, "#retrieval-view", "1,024 items, after")
@@ -115,6 +166,7 @@ def test_n_changes_the_map(opened):
     assert after[0] != after[1]
 
 
+@pytest.mark.slow
 def test_a_scan_and_the_curve_of_a_head(opened):
     page = opened("Model").page
     page.get_by_label("Lengths").fill("4, 8, 16")
@@ -131,10 +183,11 @@ def test_a_scan_and_the_curve_of_a_head(opened):
         seen.add(curve.get_attribute("d"))
     assert len(seen) == 2
     assert page.evaluate("window.hacked") is None
-    # The frame is as high as what is in it: only one of them scrolls.
+    # The frame is as high as its content, so that only the page scrolls.
     page.wait_for_function("document.querySelector('iframe.sheet').offsetHeight > 1000")
 
 
+@pytest.mark.slow
 def test_plain_and_sharpened_side_by_side(opened):
     page = opened("Model").page
     page.get_by_role("tab", name="Sharpen").click()
@@ -147,6 +200,7 @@ def test_plain_and_sharpened_side_by_side(opened):
     assert page.evaluate("window.hacked") is None
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_there_is_one_sentence(opened):
     page = opened("Model").page
     page.get_by_label("Model: smollm2").fill(f"./{EVIL}")
@@ -155,6 +209,7 @@ def test_a_model_that_is_not_there_is_one_sentence(opened):
     assert page.evaluate("window.hacked") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
 def test_it_fits_a_phone(opened, dark):
     watched = opened(width=PHONE, dark=dark)

@@ -1,4 +1,4 @@
-"""Whatever comes from outside is text on the page."""
+"""Text from outside is escaped, and errors are shown as sentences."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from markupsafe import Markup
 from report.pages import Page
 from sharpmax import UserError
 from sharpmax.app import views
-from sharpmax.app.model_tab import sentence
-from sharpmax.app.runs import Stopped
+from sharpmax.app.background_jobs import Stopped
+from sharpmax.app.model.tab import explain_error
 
 EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">&"'
 
 
 @pytest.mark.parametrize(
-    "made",
+    "markup",
     [
-        views.problem(EVIL),
-        views.said(EVIL),
-        views.progress(EVIL, 0.5),
-        sentence(UserError(EVIL)),
-        sentence(RuntimeError(EVIL)),
-        views.explained(lambda: views.problem(EVIL))()["html"],
+        views.error_message(EVIL),
+        views.message(EVIL),
+        views.progress_bar(EVIL, 0.5),
+        explain_error(UserError(EVIL)),
+        explain_error(RuntimeError(EVIL)),
+        views.with_errors_shown(lambda: views.error_message(EVIL))()["html"],
     ],
 )
-def test_words_are_escaped(made):
-    page = Page(str(made))
+def test_text_is_escaped(markup):
+    page = Page(str(markup))
     assert {name for name, _ in page.elements} <= {"p", "div", "span"}
     assert "<script>alert(1)</script>" in page.text
 
 
 @pytest.mark.parametrize("document", [EVIL, Markup(EVIL)])
-def test_a_sheet_cannot_leave_its_frame(document):
-    ((name, frame),) = Page(str(views.sheet(document, EVIL))).elements
+def test_a_frame_cannot_reach_the_page(document):
+    ((name, frame),) = Page(str(views.iframe(document, EVIL))).elements
     assert (name, frame["srcdoc"], frame["title"]) == ("iframe", EVIL, EVIL)
-    assert frame["sandbox"] == "allow-scripts"  # and so of no origin
+    assert frame["sandbox"] == "allow-scripts"  # it has no origin of its own
 
 
-def test_a_mistake_is_a_sentence():
-    def make():
+def test_a_user_error_is_shown_in_the_view():
+    def render():
         raise UserError("say it so")
 
-    assert "say it so" in views.explained(make)()["html"]
+    assert "say it so" in views.with_errors_shown(render)()["html"]
 
 
 @pytest.mark.parametrize(
@@ -50,14 +50,14 @@ def test_a_mistake_is_a_sentence():
     [
         (Stopped(), "Stopped."),
         (NotImplementedError("not this"), "not this"),
-        (MemoryError(), "This failed: MemoryError: no more is known"),
+        (MemoryError(), "Unexpected error: MemoryError<"),
     ],
 )
-def test_how_a_run_ended_in_words(error, words):
-    assert words in str(sentence(error))
+def test_how_a_job_ended(error, words):
+    assert words in str(explain_error(error))
 
 
-def test_the_head_of_the_page_asks_nobody():
-    assert "http://www.w3.org/2000/svg" in views.head()
-    assert views.head().count("http") == 1
-    assert "@import" not in views.head()
+def test_the_head_of_the_page_loads_nothing():
+    assert "http://www.w3.org/2000/svg" in views.page_head()
+    assert views.page_head().count("http") == 1
+    assert "@import" not in views.page_head()

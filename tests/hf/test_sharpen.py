@@ -137,6 +137,7 @@ def test_two_models_at_once_ending_in_any_order(model):
         {name: torch.randn_like(w) * 0.3 for name, w in other.state_dict().items()}
     )
     before = answer(model), answer(other)
+    implementation = model.config._attn_implementation
     first, second = contextlib.ExitStack(), contextlib.ExitStack()
     first.enter_context(shf.sharpen(model, HARD))
     torch.testing.assert_close(answer(other), before[1], rtol=1e-4, atol=1e-4)
@@ -148,6 +149,7 @@ def test_two_models_at_once_ending_in_any_order(model):
     second.close()
     assert torch.equal(answer(model), before[0])
     assert torch.equal(answer(other), before[1])
+    assert model.config._attn_implementation == implementation
     assert (sharp - before[1]).abs().max() > 0.1
 
 
@@ -236,6 +238,15 @@ def test_mistakes_are_named_and_change_nothing(model, options, error, message):
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert model.config._attn_implementation == before
+
+
+def test_heads_mean_nothing_in_layers_of_different_sizes(model):
+    model.model.layers[1].self_attn.num_heads = 2
+    message = r"heads=\[1\]: the chosen layers have different numbers of heads \(\[2, 4\]\)"
+    with pytest.raises(UserError, match=message), shf.sharpen(model, HARD, heads=[1]):
+        pass
+    with shf.sharpen(model, HARD, layers=[0, 2], heads=[1]):
+        pass
 
 
 def test_something_else_than_a_model():

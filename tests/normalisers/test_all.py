@@ -11,35 +11,52 @@ import jax
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import sharpmax as sx
-from libraries import Library
+from libraries import LIBRARIES, Library
 from normalisers.slow import QUICKLY, ROWS, SLOW, by_row
 from sharpmax import normalisers
-
-HALF_UNIT = {"float16": 2**-11, "bfloat16": 2**-8, "float32": 2**-24}
+from strategies import GARBAGE, GENERATOR, HALF_UNIT, LIBRARY, WITHOUT_JAX, dtypes_of
 
 each = pytest.mark.parametrize("name", ROWS)
 
 SHAPE = (4, 3, 13)
-"""Of every example: JAX compiles for each shape anew."""
+"""Of every example, the items last: JAX compiles for each shape anew."""
 
 
 @functools.cache
-def compiled(name: str, axis: int) -> Callable:
+def compiled(name: str) -> Callable:
+    """For JAX: under jit and vmap, with the items on the second axis."""
+
     def weights(logits, where):
-        return ROWS[name](logits, where=where, axis=axis)
+        return ROWS[name](logits, where=where, axis=0)
 
-    mapped = jax.vmap(weights) if axis == -1 else weights
-    return jax.jit(mapped, compiler_options=QUICKLY)
+    return jax.jit(jax.vmap(weights), compiler_options=QUICKLY)
 
 
-def weights_of(lib: Library, name: str, logits: Any, where: Any = None, axis: int = -1) -> Any:
-    """The normaliser's answer; that of JAX under jit and vmap."""
-    mask = lib.array(np.ones(logits.shape) if where is None else where, "bool")
-    if lib.name == "jax":
-        return compiled(name, axis)(logits, mask)
-    return ROWS[name](logits, where=None if where is None else mask, axis=axis)
+def weights_of(
+    library: Library,
+    name: str,
+    logits: np.ndarray,
+    where: Any = None,
+    *,
+    axis: int = -1,
+    dtype: str = "float64",
+) -> np.ndarray:
+    """The weights, items last; `axis` is where the normaliser finds them, but for JAX the second."""
+    axis = 1 if library.name == "jax" else axis
+    array = library.array(np.moveaxis(logits, -1, axis), dtype)
+    mask = np.ones(SHAPE) if where is None else np.broadcast_to(where, SHAPE)
+    mask = library.array(np.moveaxis(mask, -1, axis), "bool")
+    if library.name == "jax":
+        weights = compiled(name)(array, mask)
+    else:
+        weights = ROWS[name](array, where=None if where is None else mask, axis=axis)
+    assert library.owns(weights)
+    assert weights.dtype == array.dtype
+    return np.moveaxis(library.numpy(weights), axis, -1)
 
 
 def example(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -53,8 +70,8 @@ def example(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 def padded(rows: list) -> np.ndarray:
     """Up to 4 rows of up to 13 items, the others -inf, three times each."""
     answer = np.full(SHAPE, -np.inf)
-    for place, row in enumerate(rows):
-        answer[place, :, : len(row)] = row
+    for index, row in enumerate(rows):
+        answer[index, :, : len(row)] = row
     return answer
 
 
@@ -64,65 +81,72 @@ def test_the_rows_are_all_but_those_that_say_so():
     assert others == {"selective", "differential"}
 
 
-@pytest.mark.parametrize("garbage", [7.5, np.inf, -np.inf, np.nan])
 @each
-def test_masking_is_truncation_and_truth_is_slow(lib: Library, rng, name, garbage):
+@given(
+    library=LIBRARY,
+    rng=GENERATOR,
+    garbage=GARBAGE | st.none(),
+    axis=st.sampled_from([0, 1, -2, 2, -1]),
+)
+@settings(max_examples=16)
+def test_masking_is_truncation_and_truth_is_slow(name, library, rng, garbage, axis):
+    """With a mask and anything at the masked items, or (None) with an additive mask alone."""
     logits, where = example(rng)
-    filled = np.where(where, logits, garbage)
-    ours = weights_of(lib, name, lib.array(filled), where)
-    assert lib.owns(ours)
+    filled = np.where(where, logits, -np.inf if garbage is None else garbage)
+    ours = weights_of(library, name, filled, None if garbage is None else where, axis=axis)
     expected = by_row(SLOW[name], logits, where)
     # The slow roots are good to 1e-15 in the threshold, which a power of 2 at most doubles.
-    np.testing.assert_allclose(lib.numpy(ours), expected, rtol=1e-12, atol=2e-14)
+    np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=2e-14)
 
 
-@each
-def test_additive_masks_and_other_axes(lib: Library, rng, name):
-    logits, where = example(rng)
-    hidden = np.where(where, logits, -np.inf)
-    for axis in (1,) if lib.name == "jax" else (0, 1, -2, 2):
-        array = lib.array(np.moveaxis(hidden, -1, axis))
-        ours = np.moveaxis(lib.numpy(weights_of(lib, name, array, axis=axis)), axis, -1)
-        np.testing.assert_allclose(ours, by_row(SLOW[name], logits, where), rtol=1e-12, atol=2e-14)
-
-
-@pytest.mark.parametrize("dtype", HALF_UNIT)
-@each
-def test_keeps_the_type_and_computes_in_single_precision(lib: Library, rng, name, dtype):
-    if lib.name == "strict" and dtype in ("float16", "bfloat16"):
-        pytest.skip("the standard has no half precision")
-    if lib.name == "jax" and dtype != "float16":
-        pytest.skip("one is enough: all are computed in float32")
-    array = lib.array(rng.normal(size=SHAPE) * 3, dtype)
-    ours = weights_of(lib, name, array)
-    assert ours.dtype == array.dtype
-    rounded = lib.numpy(array).astype(np.float64)
-    exact = by_row(SLOW[name], rounded, np.ones(SHAPE, bool))
+def check_precision(library: Library, name: str, rng: np.random.Generator, dtype: str) -> None:
+    logits = library.numpy(library.array(rng.normal(size=SHAPE) * 3, dtype)).astype(np.float64)
+    ours = weights_of(library, name, logits, dtype=dtype).astype(np.float64)
+    exact = by_row(SLOW[name], logits, np.ones(SHAPE, bool))
     # Rounding the answer once; and float32 inside, where exponents of up to 4 * 25 (the factor of
     # 1 + log n on the widest logits) carry a rounding each way, and sums of 13 terms add theirs.
     inside = (2 * 100 + 13) * HALF_UNIT["float32"]
-    error = np.abs(lib.numpy(ours).astype(np.float64) - exact)
+    error = np.abs(ours - exact)
     assert (error <= np.abs(exact) * (1.01 * HALF_UNIT[dtype] + inside) + inside / 8).all()
 
 
-@each
-def test_extreme_half_precision_has_no_nan(lib: Library, name):
-    if lib.name == "strict":
-        pytest.skip("the standard has no half precision")
+def check_extremes(library: Library, name: str) -> None:
     largest = 65504.0
     rows = [[largest, -largest, 0.0, 1.0], [largest] * 4, [-largest] * 4, [0.0] * 4]
-    ours = lib.numpy(weights_of(lib, name, lib.array(padded(rows), "float16"))).astype(np.float64)
+    ours = weights_of(library, name, padded(rows), dtype="float16").astype(np.float64)
     assert np.isfinite(ours).all()
     if ROWS[name].sums_to_one:
         np.testing.assert_allclose(ours.sum(-1), 1, atol=4 * 2**-11)
 
 
 @each
+@given(library=WITHOUT_JAX, rng=GENERATOR, choice=st.integers(0, 2))
+@settings(max_examples=8)
+def test_keeps_the_type_and_computes_in_single_precision(name, library, rng, choice):
+    below_double = dtypes_of(library)[:-1]
+    check_precision(library, name, rng, below_double[choice % len(below_double)])
+
+
+@each
+def test_extreme_half_precision_has_no_nan(name):
+    for library in LIBRARIES:
+        if library.name in ("numpy", "torch"):
+            check_extremes(library, name)
+
+
+@pytest.mark.slow
+@each
+def test_half_precision_of_jax(rng, name):
+    library = next(library for library in LIBRARIES if library.name == "jax")
+    check_precision(library, name, rng, "float16")
+    check_extremes(library, name)
+
+
+@each
 def test_rows_without_items_are_zero(lib: Library, name):
     where = np.ones(SHAPE, bool)
     where[2:] = False
-    logits = lib.array(padded([[1.0, 2.0, 0.5], [], [np.nan, 1.0, 2.0], [4.0]]))
-    ours = lib.numpy(weights_of(lib, name, logits, where))
+    ours = weights_of(lib, name, padded([[1.0, 2.0, 0.5], [], [np.nan, 1.0, 2.0], [4.0]]), where)
     assert (ours[1:] == 0).all()
     assert (ours[0] != 0).any()
     assert ROWS[name](lib.array(np.zeros((3, 0)))).shape == (3, 0)
@@ -131,16 +155,16 @@ def test_rows_without_items_are_zero(lib: Library, name):
 @each
 def test_one_item(lib: Library, name):
     values = [2.5, -123.0, 0.0, 1e-3]
-    alone = weights_of(lib, name, lib.array(padded([[value] for value in values])))
-    for value, ours in zip(values, lib.numpy(alone)[:, 0, 0], strict=True):
-        np.testing.assert_allclose(ours, SLOW[name](np.array([value]))[0], rtol=1e-12, atol=1e-300)
+    alone = weights_of(lib, name, padded([[value] for value in values]))[:, 0, 0]
+    expected = [SLOW[name](np.array([value]))[0] for value in values]
+    np.testing.assert_allclose(alone, expected, rtol=1e-12, atol=1e-300)
 
 
 @each
 def test_nan_spoils_its_own_row(lib: Library, rng, name):
     logits, _ = example(rng)
     logits[1, 2, 4] = np.nan
-    ours = lib.numpy(weights_of(lib, name, lib.array(logits)))
+    ours = weights_of(lib, name, logits)
     assert np.isnan(ours[1, 2]).all()
     others = np.ones(SHAPE[:2], bool)
     others[1, 2] = False
@@ -162,7 +186,7 @@ def test_infinite_logits_share_the_mass(lib: Library, name):
     """Or what the method makes of them, if it shares nothing out."""
     finite = np.array([0.5, 1.0, 2.0, 3.0])
     logits = padded([[np.inf, 1.0, np.inf, -np.inf], finite])
-    ours = lib.numpy(weights_of(lib, name, lib.array(logits)))[:, 1, :4]
+    ours = weights_of(lib, name, logits)[:, 1, :4]
     np.testing.assert_allclose(ours[0], INFINITE.get(name, [0.5, 0, 0.5, 0]), atol=1e-12)
     np.testing.assert_allclose(ours[1], SLOW[name](finite), rtol=1e-12, atol=2e-14)
 
@@ -184,7 +208,14 @@ def test_traits_are_what_is_measured(rng, name):
     assert (np.abs(normaliser(logits + 2.0) - weights).max() > 1e-6) != normaliser.shift_invariant
 
 
-@pytest.mark.parametrize("name", ["sparsemax", "stick-breaking", "stieltjes"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "stick-breaking",
+        pytest.param("sparsemax", marks=pytest.mark.slow),
+        pytest.param("stieltjes", marks=pytest.mark.slow),
+    ],
+)
 def test_jax_one_operation_at_a_time(rng, name):
     logits, where = example(rng)
     ours = ROWS[name](jax.numpy.asarray(logits), where=jax.numpy.asarray(where))

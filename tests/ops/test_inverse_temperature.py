@@ -8,30 +8,40 @@ import jax
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import sharpmax as sx
 from libraries import Library
 from sharpmax import _array
 from sharpmax.ops import inverse_temperature
+from strategies import GENERATOR, LIBRARY
+
+TOLERANCE = {"float64": 1e-10, "float32": 2e-5}
+compiled = jax.jit(sx.inverse_temperature_for_entropy)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), ("float32", 2e-5)])
-@pytest.mark.parametrize("items", [2, 3, 17, 1000])
-def test_meets_the_target(lib: Library, rng, items, dtype, tolerance):
+@given(
+    library=LIBRARY,
+    rng=GENERATOR,
+    items=st.sampled_from([2, 3, 17, 1000]),
+    dtype=st.sampled_from(list(TOLERANCE)),
+)
+@settings(max_examples=50)
+def test_meets_the_target(library, rng, items, dtype):
+    """A row that is sharp enough stays as it is; every other one meets its target."""
+    if library.name == "jax":
+        items = 17
     logits = rng.normal(size=(30, items)) * rng.uniform(0.05, 5, size=(30, 1))
     target = rng.uniform(0.05, 0.9, size=30) * math.log(items)
-    ours = sx.inverse_temperature_for_entropy(lib.array(logits, dtype), lib.array(target, dtype))
-    factor = lib.numpy(ours).astype(np.float64)
-    rounded = lib.numpy(lib.array(logits, dtype)).astype(np.float64)
+    function = compiled if library.name == "jax" else sx.inverse_temperature_for_entropy
+    ours = function(library.array(logits, dtype), library.array(target, dtype))
+    factor = library.numpy(ours).astype(np.float64)
+    rounded = library.numpy(library.array(logits, dtype)).astype(np.float64)
     after = sx.entropy(rounded * factor[:, None])
-    before = sx.entropy(rounded)
-    sharp = before <= target
+    sharp = sx.entropy(rounded) <= target
     assert (factor[sharp] == 1).all()
-    np.testing.assert_allclose(after[~sharp], target[~sharp], atol=tolerance)
-    assert sharp.any() or items == 2
-    assert (~sharp).any()
+    np.testing.assert_allclose(after[~sharp], target[~sharp], atol=TOLERANCE[dtype])
 
 
 @given(
@@ -68,17 +78,17 @@ def test_rows_that_cannot_or_need_not(lib: Library):
     np.testing.assert_array_equal(ours, [inf, 1.0, 1.0, nan, inf])
 
 
-def test_any_axis_mask_and_broadcast_target(lib: Library, rng):
+def test_any_axis_mask_and_broadcast_target(quick: Library, rng):
     logits, where = rng.normal(size=(9, 4)), rng.random((9, 4)) < 0.8
-    options = {"where": lib.array(where, "bool"), "axis": 0}
-    ours = lib.numpy(sx.inverse_temperature_for_entropy(lib.array(logits), 0.6, **options))
+    options = {"where": quick.array(where, "bool"), "axis": 0}
+    ours = quick.numpy(sx.inverse_temperature_for_entropy(quick.array(logits), 0.6, **options))
     for column in range(4):
         kept = logits[where[:, column], column]
         alone = float(sx.inverse_temperature_for_entropy(kept, 0.6))
         assert ours[column] == pytest.approx(alone, rel=1e-9)
-    targets = lib.array(np.array([[0.3], [0.9]]))
-    grid = lib.numpy(
-        sx.inverse_temperature_for_entropy(lib.array(rng.normal(size=(2, 5, 8))), targets)
+    targets = quick.array(np.array([[0.3], [0.9]]))
+    grid = quick.numpy(
+        sx.inverse_temperature_for_entropy(quick.array(rng.normal(size=(2, 5, 8))), targets)
     )
     assert grid.shape == (2, 5)
     assert (grid[0] > 1).all()
@@ -100,13 +110,13 @@ def test_jit_vmap_and_gradients(rng):
     logits = rng.normal(size=(4, 9))
     plain = sx.inverse_temperature_for_entropy(logits, 0.8)
     array = jax.numpy.asarray(logits)
-    for wrap in (jax.jit, jax.vmap):
-        traced = wrap(lambda x: sx.inverse_temperature_for_entropy(x, 0.8))(array)
-        np.testing.assert_allclose(traced, plain, rtol=1e-10)
+    mapped = jax.jit(jax.vmap(lambda x: sx.inverse_temperature_for_entropy(x, 0.8)))
+    np.testing.assert_allclose(mapped(array), plain, rtol=1e-10)
     leaf = torch.tensor(logits, requires_grad=True)
     target = torch.full((4,), 0.8, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(sx.inverse_temperature_for_entropy, (leaf, target))
-    theirs = jax.grad(lambda x: sx.inverse_temperature_for_entropy(x, 0.8).sum())(array)
+    compiled_gradient = jax.jit(jax.grad(lambda x: mapped(x).sum()))
+    theirs = compiled_gradient(array)
     sx.inverse_temperature_for_entropy(leaf, 0.8).sum().backward()
     np.testing.assert_allclose(leaf.grad.numpy(), theirs, rtol=1e-8)
 
@@ -136,13 +146,13 @@ def test_bad_targets(target, kind, message):
         sx.inverse_temperature_for_entropy(np.zeros((2, 4)), target)
 
 
-def test_masked_items_do_not_overflow_the_variance_in_float32(lib: Library, rng):
+def test_masked_items_do_not_overflow_the_variance_in_float32(quick: Library, rng):
     """An item without mass has an offset whose square float32 cannot hold."""
     logits, where = rng.normal(size=(4, 9)), np.ones((4, 9), bool)
     where[:, 6:] = False
     ours = sx.inverse_temperature_for_entropy(
-        lib.array(logits, "float32"), 0.7, where=lib.array(where, "bool")
+        quick.array(logits, "float32"), 0.7, where=quick.array(where, "bool")
     )
     alone = sx.inverse_temperature_for_entropy(logits[:, :6].astype(np.float32), 0.7)
     assert (alone > 1).all()
-    np.testing.assert_allclose(lib.numpy(ours), alone, rtol=1e-4)
+    np.testing.assert_allclose(quick.numpy(ours), alone, rtol=1e-4)

@@ -1,4 +1,4 @@
-"""Lemma 2.1: the bounds hold for all logits, are attained by some, and say when dispersion is certain."""
+"""Lemma 2.1: the bounds and the minimum entropy hold for all logits and are attained by some."""
 
 from __future__ import annotations
 
@@ -110,6 +110,52 @@ def test_array_entries_outside_the_domain_are_nan(lib: Library):
     assert np.isnan(lib.numpy(low)).tolist() == [True, True, False]
     items = theory.items_until_dispersed(lib.array([1.0, 1.0]), lib.array([2.0, 0.5]))
     assert np.isnan(lib.numpy(items)).tolist() == [True, False]
+
+
+def two_level(count: int, top: int, spread: float) -> np.ndarray:
+    row = np.zeros(count)
+    row[:top] = spread
+    return row
+
+
+@given(st.lists(st.floats(-15, 15), min_size=1, max_size=40).map(np.array), st.floats(0.1, 10))
+def test_no_entropy_goes_below_the_minimum(logits, temperature):
+    least = theory.minimum_entropy(logits.size, float(np.ptp(logits)), temperature)
+    assert sx.entropy(logits, temperature=temperature) >= least - 1e-9
+
+
+@given(st.integers(1, 60), st.floats(0, 12), st.floats(0.3, 4))
+def test_the_minimum_is_that_of_the_best_two_level_row(count, spread, temperature):
+    by_hand = min(
+        float(sx.entropy(two_level(count, top, spread), temperature=temperature))
+        for top in range(1, count + 1)
+    )
+    ours = theory.minimum_entropy(count, spread, temperature)
+    assert ours == pytest.approx(by_hand, abs=1e-9)
+
+
+def test_one_item_at_the_top_is_not_always_best():
+    """With many items and little spread, several at the top are sharper than one."""
+    alone = float(sx.entropy(two_level(1000, 1, 2.0)))
+    assert theory.minimum_entropy(1000, 2.0) < alone - 0.1
+
+
+def test_the_minimum_grows_like_log_n():
+    counts = 2.0 ** np.arange(4, 40)
+    least = theory.minimum_entropy(counts, 3.0)
+    steps = np.diff(least)
+    np.testing.assert_allclose(steps[-10:], math.log(2), rtol=1e-9)
+    assert (steps > 0).all()
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-12, 1e-6])
+def test_equal_logits_have_the_entropy_of_uniform_weights(lib: Library, spread):
+    ours = theory.minimum_entropy(lib.array([1.0, 2.0, 1e6]), spread)
+    np.testing.assert_allclose(lib.numpy(ours), np.log([1.0, 2.0, 1e6]), atol=1e-9)
+
+
+def test_a_huge_spread_allows_an_entropy_of_zero(lib: Library):
+    assert lib.numpy(theory.minimum_entropy(lib.array([50.0]), 1e4)).item() == 0.0
 
 
 BAD = [

@@ -48,17 +48,17 @@ def test_the_printed_bound_is_attained_when_directions_agree(lib: Library):
     assert float(theory.product_spread_bound(weight, crossed, 1.0, 1.0)) == pytest.approx(10.0)
 
 
-def test_many_heads_at_once_and_half_precision(lib: Library, rng):
+def test_many_heads_at_once_and_half_precision(quick: Library, rng):
     weights = rng.normal(size=(2, 6, 4, 9))
-    together = theory.spread_bound(lib.array(weights[0]), lib.array(weights[1]), 1.0, 2.0)
+    together = theory.spread_bound(quick.array(weights[0]), quick.array(weights[1]), 1.0, 2.0)
     assert together.shape == (6,)
-    one = theory.spread_bound(lib.array(weights[0, 3]), lib.array(weights[1, 3]), 1.0, 2.0)
-    assert lib.numpy(together)[3] == pytest.approx(float(one), rel=1e-12)
-    if lib.name != "strict":
+    one = theory.spread_bound(quick.array(weights[0, 3]), quick.array(weights[1, 3]), 1.0, 2.0)
+    assert quick.numpy(together)[3] == pytest.approx(float(one), rel=1e-12)
+    if quick.name != "strict":
         half = theory.spread_bound(
-            lib.array(weights[0], "float16"), lib.array(weights[1], "float16"), 1.0, 2.0
+            quick.array(weights[0], "float16"), quick.array(weights[1], "float16"), 1.0, 2.0
         )
-        np.testing.assert_allclose(lib.numpy(half), lib.numpy(together), rtol=1e-2)
+        np.testing.assert_allclose(quick.numpy(half), quick.numpy(together), rtol=1e-2)
         assert str(half.dtype).endswith("float32")
 
 

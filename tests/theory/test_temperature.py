@@ -26,17 +26,17 @@ def test_never_positive(logits, scale):
     assert theory.entropy_derivative(logits, inverse_temperature=scale) <= 0
 
 
-def test_masks_axes_and_empty_rows(lib: Library, rng):
+def test_masks_axes_and_empty_rows(quick: Library, rng):
     logits, where = rng.normal(size=(6, 3)), np.ones((6, 3), bool)
     where[:, 1] = False
     where[4:, 2] = False
-    ours = theory.entropy_derivative(lib.array(logits), where=lib.array(where, "bool"), axis=0)
+    ours = theory.entropy_derivative(quick.array(logits), where=quick.array(where, "bool"), axis=0)
     expected = [
         theory.entropy_derivative(logits[:, 0]),
         0.0,
         theory.entropy_derivative(logits[:4, 2]),
     ]
-    np.testing.assert_allclose(lib.numpy(ours), expected, atol=1e-12)
+    np.testing.assert_allclose(quick.numpy(ours), expected, atol=1e-12)
 
 
 def test_bad_input():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,6 @@ from hypothesis import strategies as st
 import sharpmax as sx
 from attention_cases import (
     ALL,
-    DIFFERENTIABLE,
     EVERY_OPTION,
     STATS,
     TRITON,
@@ -25,8 +25,16 @@ from attention_cases import (
     tensor,
     widest,
 )
-from sharpmax.torch import attention, attention_stats, fused, scaled_dot_product_attention
+from sharpmax.torch import (
+    attention,
+    attention_stats,
+    fused,
+    reference,
+    scaled_dot_product_attention,
+    streaming,
+)
 from sharpmax.torch.interface import prepare_inputs
+from sharpmax.torch.triton import attention as triton
 
 
 def make(impl, queries, keys, heads=4, dim=8, seed=7):
@@ -51,6 +59,20 @@ def test_equals_attention_to_the_visible_keys(impl, data):
     dtype = data.draw(st.sampled_from(dtypes if impl == "cpu" else [torch.float64, *dtypes]))
     call = call.rounded(dtype)
     assert_right(call.run(impl, dtype), call, dtype)
+
+
+@pytest.mark.parametrize("impl", ALL)
+@pytest.mark.parametrize("queries", [1, 2])
+def test_short_queries_of_heads_that_share_keys(rng, impl, queries):
+    """They are stacked in one block, though each head has its own mask and sink."""
+    seen = rng.random((2, 6, queries, 9)) < 0.7
+    shapes = ((2, 6, queries, 4), (2, 2, 9, 4), (2, 2, 9, 4))
+    query, key, value = (rng.normal(size=shape) for shape in shapes)
+    bias = np.where(seen, rng.normal(size=seen.shape), -np.inf)
+    sinks = rng.normal(size=6)
+    for mask in ({"visible": seen},) if impl == "fused" else ({"visible": seen}, {"bias": bias}):
+        call = Call(3 * query, key, value, **mask, sinks=sinks).rounded(widest(impl))
+        assert_right(call.run(impl), call, widest(impl))
 
 
 @pytest.mark.parametrize("impl", [TRITON])
@@ -344,17 +366,10 @@ def test_a_policy_that_differs_by_head_sees_all_heads(kv_heads):
         attention(*(one.float() for one in (query, query, query)), policy=ByHead(), impl="cpu")
 
 
-@pytest.mark.parametrize("impl", DIFFERENTIABLE)
+@pytest.mark.parametrize("impl", ["reference", "streaming", TRITON])
 @pytest.mark.parametrize("first_key", [0, 4, 30])
 def test_keys_may_begin_later(impl, first_key):
-    """The keys of a shard of a longer sequence, for those that read `first_key`."""
-    if impl == "fused":
-        pytest.skip("sharded_attention does not use it")
-    from dataclasses import replace
-
-    from sharpmax.torch import reference, streaming
-    from sharpmax.torch.triton import attention as triton
-
+    """As the keys of a shard of a longer sequence do."""
     tensors = make(impl, 19, 21, heads=2)
     attend = {"reference": reference, "streaming": streaming, "triton": triton}[impl].attend
     for options in ({"is_causal": True}, {"is_causal": True, "window": 9}, {"window": 9}):

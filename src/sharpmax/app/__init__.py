@@ -1,6 +1,6 @@
-"""The interactive page: move n, the temperature, a policy, and see what attention does.
+"""The explorer: an interactive page on softmax, the paper's trained heads, and your own model.
 
-Everything is computed and drawn on this machine; the page asks no other for anything.
+Everything is computed and drawn on this machine, and the page requests nothing from others.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 
 from sharpmax._errors import MissingExtraError
 
-# Read by gradio when it is imported: else it would report each start and ask for newer versions.
+# Read when gradio is imported. Otherwise it reports each start and checks for newer versions.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 try:
@@ -19,8 +19,8 @@ try:
     import transformers as _transformers  # noqa: F401
 except ModuleNotFoundError as error:
     missing = (error.name or "gradio").partition(".")[0]
-    raise MissingExtraError(missing, "app", "the interactive page") from error
+    raise MissingExtraError(missing, "app", "the explorer") from error
 
-from sharpmax.app.page import build, launch  # after gradio was told
+from sharpmax.app.page import build, launch  # after the setting for gradio
 
 __all__ = ["build", "launch"]

@@ -1,9 +1,8 @@
-"""What gradio shows of ours: parts of the page with the charts of the reports, in their colours.
+"""Parts of the page: views that show our own markup and charts, and the controls around them.
 
-gradio puts the markup of a component into the page as it is, so nothing but markup of ours, in
-which whatever came from outside is escaped, may get there. It also patches old markup into new,
-element by element, which would mix two charts: so each view is replaced as a whole, by a script of
-ours.
+gradio inserts the markup of a component unchanged. So only markup of ours, in which everything from
+outside is escaped, may reach it. gradio also patches old markup into new, element by element, which
+would mix two charts. So each view is replaced as a whole, by our own script.
 """
 
 from __future__ import annotations
@@ -17,18 +16,25 @@ import gradio as gr
 from markupsafe import Markup
 
 from sharpmax._errors import UserError
-from sharpmax.report import page
+from sharpmax.policy_names import POLICY_NAMES
+from sharpmax.report.renderers import html
+
+QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+"""Options of all events: no spinner of gradio's, and no entry in its public API."""
+
+POLICY_CHOICES = [(f"{name}: {policy.label}", name) for name, policy in POLICY_NAMES.items()]
+"""Options of a dropdown."""
 
 VIEW = '<div class="sharpmax-view"><div class="palette"></div></div>'
-SHOW = """
+SHOW_VIEW = """
 const view = element.querySelector(".palette");
 const show = () => window.sharpmaxShow(view, props.value?.html);
 watch("value", show);
 show();
 """
 
-PAD = """<div class="sharpmax-view"><div class="palette"><svg class="pad" viewBox="0 0 100 100"
-preserveAspectRatio="none" role="img" aria-label="Field to draw a curve in">
+DRAWING_PAD = """<div class="sharpmax-view"><div class="palette"><svg class="pad"
+viewBox="0 0 100 100" preserveAspectRatio="none" role="img" aria-label="Field to draw a curve in">
 <polyline points=""/></svg></div></div>"""
 DRAW = """
 window.sharpmaxPad(element.querySelector(".pad"), props.value, (text) => {
@@ -38,71 +44,79 @@ window.sharpmaxPad(element.querySelector(".pad"), props.value, (text) => {
 """
 
 
-def view(value: Markup | None = None, **options: Any) -> gr.HTML:
-    """A part of the page that shows markup of ours."""
+def make_view(value: Markup | None = None, **options: Any) -> gr.HTML:
+    """Return a component that shows our markup."""
     return gr.HTML(
-        value=None if value is None else shown(value),
+        value=None if value is None else view_value(value),
         html_template=VIEW,
-        js_on_load=SHOW,
+        js_on_load=SHOW_VIEW,
         apply_default_css=False,
         **options,
     )
 
 
-def shown(markup: Markup) -> dict[str, str]:
-    """The value of a view. Not a text, which gradio would take for markup to put in by itself."""
+def view_value(markup: Markup) -> dict[str, str]:
+    """Return the value of a view; not a string, which gradio would insert as markup itself."""
     return {"html": str(markup)}
 
 
-def pad(**options: Any) -> gr.HTML:
-    """A field to draw a curve in; its value is the heights."""
-    return gr.HTML(value="", html_template=PAD, js_on_load=DRAW, apply_default_css=False, **options)
+def make_drawing_pad(**options: Any) -> gr.HTML:
+    """Return a field to draw a curve in; its value is a list of heights as text."""
+    return gr.HTML(
+        value="", html_template=DRAWING_PAD, js_on_load=DRAW, apply_default_css=False, **options
+    )
 
 
-def head() -> str:
-    """Style and script of the page: those of the reports, and what changes them."""
-    # Of `:root` and `body` of a report's page there is nothing inside a view.
-    style = f".sharpmax-view {{\n{page.style()}\n}}\n{_asset('app.css')}"
-    return f"<style>{style}</style>\n<script>{page.script(_asset('live.js'))}</script>"
+def show_number_if_taken(policy: gr.Dropdown, number: gr.components.Component) -> None:
+    """Show the control for a policy's number only while the chosen policy takes one."""
+    policy.input(
+        lambda name: gr.update(visible=POLICY_NAMES[name].takes_number), policy, number, **QUIET
+    )
 
 
-def problem(text: object) -> Markup:
-    """One sentence on what is wrong."""
+def page_head() -> str:
+    """Return style and script of the page: those of the reports, and our additions."""
+    # The report's style is for a whole page; here it holds inside a view only.
+    style = f".sharpmax-view {{\n{html.style()}\n}}\n{_read_asset('app.css')}"
+    return f"<style>{style}</style>\n<script>{html.script(_read_asset('live.js'))}</script>"
+
+
+def error_message(text: object) -> Markup:
     return Markup('<p class="problem" role="alert">{}</p>').format(str(text))
 
 
-def said(text: str) -> Markup:
+def message(text: str) -> Markup:
     return Markup('<p class="said">{}</p>').format(text)
 
 
-def progress(what: str, share: float) -> Markup:
-    """How far something has come."""
+def progress_bar(description: str, share: float) -> Markup:
+    """Return a progress bar with its description and percentage."""
     return Markup(
         '<p class="said">{} {:.0f} %</p>'
         '<div class="done" role="progressbar" aria-valuenow="{:.0f}"><span style="width: {:.1f}%">'
         "</span></div>"
-    ).format(what, 100 * share, 100 * share, 100 * share)
+    ).format(description, 100 * share, 100 * share, 100 * share)
 
 
-def sheet(document: str, title: str) -> Markup:
-    """A page of its own inside the page: it may run its one script, and reach nothing around it."""
+def iframe(document: str, title: str) -> Markup:
+    """Return a frame with a whole HTML page, which can run its script but not reach ours."""
     return Markup(
         '<iframe class="sheet" sandbox="allow-scripts" title="{}" srcdoc="{}"></iframe>'
-    ).format(title, str.__str__(document))  # a text, also if it calls itself markup
+    ).format(title, str.__str__(document))  # escape it even if it is marked as safe
 
 
-def explained(make: Callable[..., Markup]) -> Callable[..., dict[str, str]]:
-    """What `make` makes, or the sentence on why it cannot be made."""
+def with_errors_shown(render: Callable[..., Markup]) -> Callable[..., dict[str, str]]:
+    """Wrap a function that renders markup, so that a `UserError` is shown in the view instead."""
 
-    @wraps(make)
-    def safe(*values: Any) -> dict[str, str]:
+    @wraps(render)
+    def render_or_explain(*values: Any) -> dict[str, str]:
         try:
-            return shown(make(*values))
+            return view_value(render(*values))
         except UserError as error:
-            return shown(problem(error))
+            return view_value(error_message(error))
 
-    return safe
+    return render_or_explain
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (resources.files("sharpmax.app") / "assets" / name).read_text("utf-8")

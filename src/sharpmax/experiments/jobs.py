@@ -17,7 +17,7 @@ from queue import Empty
 from typing import Any, TypeVar
 
 from sharpmax._errors import UserError
-from sharpmax._provenance import cores
+from sharpmax.results.provenance import cores
 
 Job = TypeVar("Job")
 JobResult = TypeVar("JobResult")

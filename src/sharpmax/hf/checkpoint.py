@@ -69,7 +69,7 @@ class Checkpoint:
         if saved.kind != self.kind + _SUFFIX:
             raise UserError(
                 f"{path} is a result of kind {saved.kind!r}, not the checkpoint of a {self.kind}: "
-                "give another file"
+                "move it away or give another path"
             )
         names = saved.config | self.config
         differing = [name for name in names if saved.config.get(name) != self.config.get(name)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 from sharpmax.jax.blocks import causal_parts, compute_logits, map_blocks, visible_keys
 from sharpmax.jax.problem import Inputs, Settings, make_problem
@@ -21,16 +22,16 @@ if TYPE_CHECKING:
 
 
 def dot_product_attention(
-    query: Float[Array, "*batch query heads dim"],
-    key: Float[Array, "*batch key kv_heads dim"],
-    value: Float[Array, "*batch key kv_heads value_dim"],
-    bias: Float[Array, "..."] | None = None,
-    mask: Bool[Array, "..."] | None = None,
+    query: Float[ArrayLike, "*batch query heads dim"],
+    key: Float[ArrayLike, "*batch key kv_heads dim"],
+    value: Float[ArrayLike, "*batch key kv_heads value_dim"],
+    bias: Float[ArrayLike, "..."] | None = None,
+    mask: Bool[ArrayLike, "..."] | None = None,
     *,
     scale: float | None = None,
     is_causal: bool = False,
-    query_seq_lengths: Int[Array, " batch"] | None = None,
-    key_value_seq_lengths: Int[Array, " batch"] | None = None,
+    query_seq_lengths: Int[ArrayLike, " batch"] | None = None,
+    key_value_seq_lengths: Int[ArrayLike, " batch"] | None = None,
     local_window_size: int | tuple[int, int] | None = None,
     implementation: Literal["xla"] | None = None,
     return_residual: bool = False,
@@ -103,16 +104,16 @@ def dot_product_attention(
 
 
 def attention(
-    query: Float[Array, "*batch query heads dim"],
-    key: Float[Array, "*batch key kv_heads dim"],
-    value: Float[Array, "*batch key kv_heads value_dim"],
-    bias: Float[Array, "..."] | None = None,
-    mask: Bool[Array, "..."] | None = None,
+    query: Float[ArrayLike, "*batch query heads dim"],
+    key: Float[ArrayLike, "*batch key kv_heads dim"],
+    value: Float[ArrayLike, "*batch key kv_heads value_dim"],
+    bias: Float[ArrayLike, "..."] | None = None,
+    mask: Bool[ArrayLike, "..."] | None = None,
     *,
     scale: float | None = None,
     is_causal: bool = False,
-    query_seq_lengths: Int[Array, " batch"] | None = None,
-    key_value_seq_lengths: Int[Array, " batch"] | None = None,
+    query_seq_lengths: Int[ArrayLike, " batch"] | None = None,
+    key_value_seq_lengths: Int[ArrayLike, " batch"] | None = None,
     local_window_size: int | tuple[int, int] | None = None,
     policy: Policy = PAPER,
 ) -> AttentionOutput:
@@ -162,15 +163,15 @@ def attention(
 
 
 def attention_stats(
-    query: Float[Array, "*batch query heads dim"],
-    key: Float[Array, "*batch key kv_heads dim"],
-    bias: Float[Array, "..."] | None = None,
-    mask: Bool[Array, "..."] | None = None,
+    query: Float[ArrayLike, "*batch query heads dim"],
+    key: Float[ArrayLike, "*batch key kv_heads dim"],
+    bias: Float[ArrayLike, "..."] | None = None,
+    mask: Bool[ArrayLike, "..."] | None = None,
     *,
     scale: float | None = None,
     is_causal: bool = False,
-    query_seq_lengths: Int[Array, " batch"] | None = None,
-    key_value_seq_lengths: Int[Array, " batch"] | None = None,
+    query_seq_lengths: Int[ArrayLike, " batch"] | None = None,
+    key_value_seq_lengths: Int[ArrayLike, " batch"] | None = None,
     local_window_size: int | tuple[int, int] | None = None,
     policy: Policy = PAPER,
 ) -> AttentionStats:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 from sharpmax.jax.api import merge_head_groups
 from sharpmax.jax.blocks import compute_logits, map_blocks, visible_keys
@@ -28,11 +29,11 @@ if TYPE_CHECKING:
 
 
 def sharded_attention(
-    query: Float[Array, "*batch query heads dim"],
-    key: Float[Array, "*batch key kv_heads dim"],
-    value: Float[Array, "*batch key kv_heads value_dim"],
-    bias: Float[Array, "..."] | None = None,
-    mask: Bool[Array, "..."] | None = None,
+    query: Float[ArrayLike, "*batch query heads dim"],
+    key: Float[ArrayLike, "*batch key kv_heads dim"],
+    value: Float[ArrayLike, "*batch key kv_heads value_dim"],
+    bias: Float[ArrayLike, "..."] | None = None,
+    mask: Bool[ArrayLike, "..."] | None = None,
     *,
     axis_name: str,
     scale: float | None = None,
@@ -84,7 +85,7 @@ def sharded_attention(
     weighted, mass = map_blocks(inputs, compute, factor, state.max)
     weighted, mass = jax.lax.psum((weighted, mass), axis_name)
     # The row's top item alone has mass 1; a row without keys has none.
-    output = (weighted / jnp.where(mass == 0, 1.0, mass)).astype(query.dtype)
+    output = (weighted / jnp.where(mass == 0, 1.0, mass)).astype(inputs.query.dtype)
     return jax.tree.map(
         lambda array: merge_head_groups(array, jnp.ndim(query)), AttentionOutput(output, stats)
     )

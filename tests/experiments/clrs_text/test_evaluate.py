@@ -11,8 +11,7 @@ import pytest
 from clrs_text.small import SAMPLE, job
 
 import sharpmax as sx
-from sharpmax import UserError, plot
-from sharpmax.cli import tables
+from sharpmax import UserError, report
 from sharpmax.experiments.clrs_text import evaluate, evaluate_model, train
 from sharpmax.experiments.clrs_text.conditions import CONDITIONS, Condition
 from sharpmax.experiments.clrs_text.data import Sample, load_samples
@@ -135,7 +134,7 @@ def test_a_condition_can_be_added(config):
     assert result.measurements["labels"] == {"mine": "twice as sharp"}
     curve = result.measurements["algorithms"]["bfs"]["arms"]["mine"]
     assert curve["notes"] == [{"factor": 2.0}] * 2
-    assert len(plot.draw(result).axes) >= 2
+    assert len(report.draw(result).axes) >= 2
 
 
 def test_finished_tests_are_not_repeated(config, result, monkeypatch):
@@ -173,7 +172,7 @@ def test_missing_models_samples_and_conditions_are_refused(config, tmp_path):
 
 
 def test_the_table_has_a_line_per_algorithm_and_condition(result, capsys):
-    tables.show(result)
+    report.show(result)
     out = capsys.readouterr().out
     assert "minimum" in out
     assert out.count("adaptive") >= 2

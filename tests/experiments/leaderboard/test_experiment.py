@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sharpmax import UserError
-from sharpmax.cli import formats, tables
+from sharpmax import UserError, report
 from sharpmax.experiments.leaderboard import experiment, trial
 from sharpmax.experiments.leaderboard.entries import TRACKS
 from sharpmax.experiments.leaderboard.experiment import Config
@@ -19,13 +18,14 @@ from sharpmax.experiments.leaderboard.trial import Budget, Trial
 from sharpmax.experiments.max_retrieval.evaluation import EvaluationJob, evaluate_head
 from sharpmax.experiments.max_retrieval.model import DESIGNS
 from sharpmax.experiments.max_retrieval.train import Training, TrainingJob, load_checkpoint
+from sharpmax.report.numbers import share
 
-BUDGET = Budget(steps=100, tuning_steps=100, rates=(1e-3, 3e-3), seeds=(0, 1), sizes=(16,), sets=40)
+BUDGET = Budget(steps=200, tuning_steps=100, rates=(1e-3, 3e-3), seeds=(0, 1), sizes=(16,), sets=40)
 SMALL = Config(
     BUDGET, ("drop-in", "trained"), tasks=("max",), methods=("hard", "selective"), rounds=1
 )
 FULL = Config(
-    replace(BUDGET, steps=200, sizes=(5, 64)),
+    replace(BUDGET, sizes=(5, 64)),
     tasks=("max", "most-frequent"),
     methods=("scalable-softmax", "selective"),
     rounds=2,
@@ -229,13 +229,13 @@ def test_a_leaderboard_in_processes_with_all_drop_in_methods(default_jax, tmp_pa
     narrow = rows["augmented-drop-in", "max", "softmax"]["accuracy"]
     assert narrow == rows["augmented", "max", "softmax"]["accuracy"]
     assert narrow != rows["drop-in", "max", "softmax"]["accuracy"]
-    tables.show(result)
+    report.show(result)
     shown = capsys.readouterr().out
     for track in TRACKS:
-        assert f"{track}: {TRACKS[track].what}" in shown.replace("\n", " ").replace("  ", " ")
+        assert f"Track {track}" in shown
+        assert TRACKS[track].what[1:] in " ".join(shown.split())
     best = rows["trained", "max", "scalable-softmax"]
-    assert formats.percent(best["mean"][-1], best["std"][-1]).replace(" ", "") in shown
+    assert share(best["mean"][-1], best["std"][-1]) in shown
     assert max(len(line) for line in shown.splitlines()) <= 80
-    assert "without selective: needs the logits of all queries" in shown
-    assert "not in most-frequent: priorities say nothing" in shown
-    assert "standard deviation over 2 seeds" in shown
+    assert "Who did not take part" in shown
+    assert "standard deviation over 2 seeds" in " ".join(shown.split())

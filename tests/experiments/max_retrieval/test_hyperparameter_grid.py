@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sharpmax.cli import tables
+from sharpmax import report
 from sharpmax.experiments.max_retrieval import hyperparameter_grid
 from sharpmax.experiments.max_retrieval.paper import TABLE1
 from sharpmax.experiments.max_retrieval.train import Training
@@ -69,7 +69,7 @@ def test_every_combination_is_evaluated_at_every_step(grid, capsys):
     assert len({str(cell["accuracy"]) for cell in cells}) > 4  # they are not one and the same
     distances = [cell["distance"]["mean"] for cell in cells]
     assert grid.measurements["closest"] == int(np.argmin(distances))
-    tables.show(grid)
+    report.show(grid)
     assert "the closest" in capsys.readouterr().out
 
 

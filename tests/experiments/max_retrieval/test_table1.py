@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sharpmax import UserError
-from sharpmax.cli import formats, reproduce, tables
+from sharpmax import UserError, report
+from sharpmax.cli.commands import reproduce
 from sharpmax.experiments.max_retrieval import heads, paper, table1
 from sharpmax.experiments.max_retrieval.table1 import Config
 from sharpmax.experiments.max_retrieval.train import Training
+from sharpmax.report.numbers import p_value, share
 from sharpmax.results import Result
 
 ROOT = Path(__file__).parents[3]
@@ -27,18 +28,18 @@ def written(default_jax, inline_jobs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("table1")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table1, "QUICK", SMALL)
-        result, files = reproduce.run_and_draw("table1", folder, False, quick=True)
+        result, files = reproduce.run_experiment("table1", folder, False, quick=True)
     return folder, result, files
 
 
 def test_the_command_writes_the_result_the_heads_and_the_pictures(written):
     folder, result, files = written
     assert [path.name for path in files] == [
-        f"table1-quick.{suffix}" for suffix in ("json", "safetensors", "png", "svg")
+        f"table1-quick.{suffix}" for suffix in ("json", "png", "svg", "safetensors")
     ]
     assert Result.load(folder / "table1-quick.json").measurements == result.measurements
-    assert heads.load(files[1]).sha256 == result.measurements["heads_sha256"]
-    assert heads.load(files[1]).training == SMALL.training
+    assert heads.load(files[-1]).sha256 == result.measurements["heads_sha256"]
+    assert heads.load(files[-1]).training == SMALL.training
     assert result.arrays["losses"].shape == (2, 3)
     assert result.provenance.packages["jax"]
     assert len(result.measurements["training_seconds"]) == 2
@@ -80,15 +81,15 @@ def test_several_processes_find_the_same_numbers(default_jax, written, tmp_path)
 
 def test_results_are_not_overwritten_unasked(written):
     with pytest.raises(UserError, match=r"table1-quick\.json.* exists already"):
-        reproduce.run_and_draw("table1", written[0], False, quick=True)
+        reproduce.run_experiment("table1", written[0], False, quick=True)
 
 
 def test_the_table_in_the_terminal_has_the_paper_s_numbers(written, capsys):
-    tables.show(written[1])
+    report.show(written[1])
     shown = capsys.readouterr().out
     assert "98.6" in shown
     assert "confirmed" in shown
-    assert "2 seeds" in shown
+    assert "2 heads" in shown
     assert "to dispersion" in " ".join(shown.split())
 
 
@@ -130,8 +131,9 @@ def test_the_page_shows_what_was_measured(published):
         (line,) = re.findall(rf"^\| {size:,} \|(.*)\|$", page, re.M)
         cells = [cell.strip() for cell in line.split("|")]
         expected = [
-            formats.percent(measured["mean"][name][index], measured["std"][name][index])
+            share(measured["mean"][name][index], measured["std"][name][index])
             for name in ("baseline", "adaptive")
         ]
         assert cells[:2] == expected
-        assert cells[2] == formats.chance(measured["p"][index])
+        p = measured["p"][index]
+        assert cells[2] == ("-" if p is None else p_value(p))

@@ -215,6 +215,19 @@ def test_with_a_norm_of_queries_their_projection_does_not_matter():
     assert before[0, 0] == pytest.approx(2 * 8 * largest * 8**-0.5, rel=1e-6)
 
 
+def test_a_layer_norm_removes_what_is_the_same_for_all_channels():
+    model = copy.deepcopy(cached_model("GPT-2"))
+    blocks = model.transformer.h
+    with torch.no_grad():
+        for block in blocks:
+            block.ln_1.weight.copy_(torch.linspace(0.5, 2.0, len(block.ln_1.weight)))
+            block.ln_1.bias.zero_()
+        before = shf.certify(model).spread_bound
+        for block in blocks:
+            block.attn.c_attn.weight.add_(3 / block.ln_1.weight[:, None])
+    np.testing.assert_allclose(shf.certify(model).spread_bound, before, rtol=1e-4)
+
+
 def test_a_softcap_bounds_the_spread():
     raw = shf.certify(variant("Gemma 2", attn_logit_softcapping=None).make()).spread_bound
     for cap in (1.0, 30.0):

@@ -320,6 +320,18 @@ def test_a_bias_and_a_window():
     assert_far(attend(PLAIN, Module(True), query, key, value, window)[0], expected)
 
 
+@pytest.mark.parametrize("hidden", [-torch.inf, torch.finfo(torch.float64).min / 2])
+def test_a_bias_and_an_additive_mask(hidden):
+    query, key, value = qkv(6, 6)
+    bias = torch.randn(1, HEADS, 6, 6, dtype=torch.float64)
+    visible = torch.ones(6, 6, dtype=torch.bool).tril().expand(2, 1, 6, 6)
+    additive = torch.zeros(visible.shape, dtype=torch.float64).masked_fill(~visible, hidden)
+    expected, _ = attend(PLAIN, Module(True), query, key, value, visible, position_bias=bias)
+    found, _ = attend(PLAIN, Module(True), query, key, value, additive, position_bias=bias)
+    assert_close(found, expected)
+    assert_far(attend(PLAIN, Module(True), query, key, value, additive)[0], expected)
+
+
 # Masks that the user gives.
 
 

@@ -235,6 +235,17 @@ def test_a_model_is_checked_once(monkeypatch):
     assert len(calls) == 2
 
 
+def test_a_checked_model_follows_its_implementation_outside_of_blocks():
+    """The state of its layers stays, but must not count as a patch."""
+    model = toy()
+    with shf.sharpen(model):
+        pass
+    plain = answer(model)
+    shf.register(sx.Constant(3.0))
+    model.set_attn_implementation("sharpmax")
+    assert_far(answer(model), plain)
+
+
 def test_a_tested_family_is_not_checked(monkeypatch):
     monkeypatch.setattr(patching, "find_difference", None)
     with shf.sharpen(FAMILIES["Llama"].make()):

@@ -151,6 +151,28 @@ def test_the_checkpoint_of_another_calibration_is_refused(tmp_path):
             calibrate(model, resume=path, **changes)
 
 
+def test_the_rules_that_choose_heads():
+    nan = np.nan  # a layer with fewer heads
+    by_entropy = module._Measurements(
+        short=np.array([[0.5, 0.9, 1.0, 1.1, nan]]),
+        long=np.array([[[0.7, 1.2, 1.25, 2.0, nan]]]),
+        benefit=None,
+        benefit_error=None,
+    )
+    assert module._choose_heads(by_entropy, "entropy").tolist() == [
+        [False, True, True, False, False]
+    ]
+    by_answers = module._Measurements(
+        by_entropy.short,
+        by_entropy.long,
+        benefit=np.array([[1.0, 0.21, 0.19, 0.5, nan]]),
+        benefit_error=np.array([[0.3, 0.01, 0.01, 0.17, nan]]),
+    )
+    assert module._choose_heads(by_answers, "answers").tolist() == [
+        [True, True, False, False, False]
+    ]
+
+
 def test_heads_chosen_by_answers_help():
     calibration = calibrate(model_for("answers"))
     assert calibration.method["choose"] == "answers"

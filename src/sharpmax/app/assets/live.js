@@ -1,26 +1,26 @@
-// Parts of the page that change: each is replaced as a whole, and its charts are drawn anew.
+// Replace a view as a whole and draw its charts again.
 
 window.sharpmaxShow = (view, html) => {
   view.innerHTML = html ?? "";
   startAll(view);
 };
 
-const POINTS = 64; // of a drawn curve
-const PAUSE = 120; // milliseconds between two of its tellings
+const POINTS = 64; // heights of a drawn curve
+const PAUSE = 120; // milliseconds between two updates while drawing
 
-// A field to draw a curve in; told where it is drawn, from left to right, each height from 0 to 1.
-window.sharpmaxPad = (pad, begun, tell) => {
-  const heights = begun ? begun.split(",").map(Number) : Array(POINTS).fill(0.1);
+// A field to draw a curve in. Calls `update` with the heights from left to right, each from 0 to 1.
+window.sharpmaxPad = (pad, initial, update) => {
+  const heights = initial ? initial.split(",").map(Number) : Array(POINTS).fill(0.1);
   const line = pad.querySelector("polyline");
   let last = null;
-  let waiting = null;
+  let timer = null;
 
   function show() {
     const across = (i) => (100 * (i + 0.5)) / POINTS;
     line.setAttribute("points", heights.map((y, i) => `${across(i)},${100 - 100 * y}`).join(" "));
   }
 
-  function place(event) {
+  function position(event) {
     const box = pad.getBoundingClientRect();
     const inside = (share) => Math.min(1, Math.max(0, share));
     return {
@@ -29,9 +29,9 @@ window.sharpmaxPad = (pad, begun, tell) => {
     };
   }
 
-  // What lies between two places of a quick pointer is on the straight line between them.
+  // Connect two positions of a fast pointer by a straight line.
   function draw(event) {
-    const now = place(event);
+    const now = position(event);
     const from = last ?? now;
     const steps = Math.max(1, Math.abs(now.at - from.at));
     for (let i = 0; i <= steps; i += 1) {
@@ -40,9 +40,9 @@ window.sharpmaxPad = (pad, begun, tell) => {
     }
     last = now;
     show();
-    waiting ??= setTimeout(() => {
-      waiting = null;
-      tell(heights.map((one) => one.toFixed(3)).join(","));
+    timer ??= setTimeout(() => {
+      timer = null;
+      update(heights.map((height) => height.toFixed(3)).join(","));
     }, PAUSE);
   }
 
@@ -57,7 +57,7 @@ window.sharpmaxPad = (pad, begun, tell) => {
   show();
 };
 
-// A page in the page says how high it is; nothing else of what it says is heard.
+// The report in a frame sends its height; all other messages are ignored.
 window.addEventListener("message", (event) => {
   const height = Number(event.data?.sharpmaxHeight);
   if (!Number.isFinite(height)) return;

@@ -1,0 +1,1 @@
+"""The third tab: scan a language model, and compare its text with and without sharpening."""

@@ -1,0 +1,63 @@
+"""Scan a model from the page, and show the report that `sharpmax scan` writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from markupsafe import Markup
+
+from sharpmax import report
+from sharpmax._errors import UserError
+from sharpmax.app import views
+from sharpmax.app.background_jobs import Report
+from sharpmax.app.input_parsing import parse_selection
+from sharpmax.app.model.model_cache import ModelCache
+from sharpmax.hf import Scan, scan
+from sharpmax.hf.model_info import is_encoder_decoder
+
+PROMPTS = {
+    "max": "the largest number",
+    "passkey": "hidden in filler",
+    "text": "your own text",
+}
+"""Labels of the prompts, short enough for a phone."""
+
+
+def scan_model(
+    cache: ModelCache, name: str, prompt: str, text: str, lengths: str, report_progress: Report
+) -> Scan:
+    """Measure every head of a model on one input per length.
+
+    Args:
+        cache: Where the model is loaded.
+        name: Name of the model.
+        prompt: One of `PROMPTS`.
+        text: The user's own text, for the prompt "text".
+        lengths: Lengths as typed; empty for the defaults.
+        report_progress: Called with the share that is done.
+    """
+    selected_lengths = parse_selection("lengths", lengths)
+    if prompt == "text" and not text.strip():
+        raise UserError("paste a text to scan, or choose another prompt")
+    with cache.borrow(name, report_progress) as loaded, TemporaryDirectory() as folder:
+        file = None
+        if prompt == "text":
+            file = Path(folder) / "pasted.txt"
+            file.write_text(text, "utf-8")
+        model = loaded.model
+        return scan(
+            model.get_encoder() if is_encoder_decoder(model) else model,
+            loaded.tokenizer,
+            selected_lengths,
+            prompt,
+            text=file,
+            name=loaded.name,
+            notes=loaded.notes,
+            progress=report_progress,
+        )
+
+
+def render_scan(result: Scan) -> Markup:
+    """Return the report of a scan, in a frame."""
+    return views.iframe(report.render([result]), f"Scan of {result.config['model']}")

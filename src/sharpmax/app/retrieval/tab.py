@@ -1,0 +1,54 @@
+"""Controls of the Max retrieval tab, and the view that follows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+from markupsafe import Markup
+
+from sharpmax.app import views
+from sharpmax.app.retrieval import charts
+from sharpmax.app.retrieval.head import load_heads
+
+INITIAL = (10, 0, "paper", 2.0)
+"""Initial values of the controls, in the order of the arguments of `render`."""
+
+
+def build_tab() -> None:
+    """Add the tab: controls on the left, maps on the right."""
+    power, seed, policy, number = INITIAL
+    with gr.Row(equal_height=False):
+        with gr.Column(scale=1, min_width=280):
+            power_box = gr.Slider(
+                4, 14, value=power, step=1, label="Items n, as a power of two (14 is 16,384)"
+            )
+            seed_box = gr.Dropdown(
+                [(f"seed {seed}", seed) for seed in load_heads().seeds],
+                value=seed,
+                label="Trained head",
+            )
+            policy_box = gr.Dropdown(
+                views.POLICY_CHOICES, value=policy, label="Policy, compared with softmax"
+            )
+            number_box = gr.Slider(
+                1, 32, value=number, step=0.1, label="Number of the policy", visible=False
+            )
+        with gr.Column(scale=2, min_width=300):
+            view = views.make_view(render(*INITIAL), elem_id="retrieval-view")
+    controls: list[Any] = [power_box, seed_box, policy_box, number_box]
+    gr.on(
+        [control.input for control in controls],
+        views.with_errors_shown(render),
+        controls,
+        view,
+        trigger_mode="always_last",
+        concurrency_limit=2,
+        **views.QUIET,
+    )
+    views.show_number_if_taken(policy_box, number_box)
+
+
+def render(power: float, seed: int, policy: str, number: float | None) -> Markup:
+    """Return the maps and the table for the values of all controls."""
+    return charts.render_retrieval(int(seed), 2 ** int(power), policy, number)

@@ -1,0 +1,76 @@
+"""Controls of the Softmax tab, and the view that follows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+from markupsafe import Markup
+
+from sharpmax.app import views
+from sharpmax.app.softmax import charts
+from sharpmax.app.softmax.rows import DRAWN, SOURCES, TYPED, make_row
+from sharpmax.normalisers import NORMALISERS
+
+NORMALISERS_SHOWN = ["softmax", "adaptive-temperature"]
+INITIAL: tuple[Any, ...] = ("uniform", 8, 8.0, 1.0, NORMALISERS_SHOWN, "linear", "", "2, 1, 0, -1")
+"""Initial values of the controls, in the order of the arguments of `render`."""
+
+
+def build_tab() -> None:
+    """Add the tab: controls on the left, charts on the right."""
+    source, power, spread, temperature, names, scale, _, text = INITIAL
+    with gr.Row(equal_height=False):
+        with gr.Column(scale=1, min_width=280):
+            source_box = gr.Radio(list(SOURCES), value=source, label="Logits")
+            pad = views.make_drawing_pad(visible=False, elem_id="softmax-pad")
+            text_box = gr.Textbox(
+                text, label="Logits, separated by commas or spaces", lines=3, visible=False
+            )
+            power_box = gr.Slider(
+                1, 14, power, step=1, label="Items n, as a power of two (14 is 16,384)"
+            )
+            spread_box = gr.Slider(
+                0, 20, value=spread, step=0.1, label="Spread: largest minus smallest logit"
+            )
+            temperature_box = gr.Slider(0.05, 5, value=temperature, step=0.05, label="Temperature")
+            names_box = gr.CheckboxGroup(
+                list(NORMALISERS), value=list(names), label="Normalisers", elem_id="softmax-names"
+            )
+            scale_box = gr.Radio(["linear", "log"], value=scale, label="Scale of the weights")
+        with gr.Column(scale=2, min_width=300):
+            view = views.make_view(render(*INITIAL), elem_id="softmax-view")
+    sliders: list[Any] = [power_box, spread_box, temperature_box, names_box, scale_box]
+    gr.on(
+        [source_box.input, pad.input, text_box.change, *(control.input for control in sliders)],
+        views.with_errors_shown(render),
+        [source_box, *sliders, pad, text_box],
+        view,
+        trigger_mode="always_last",  # a moving slider triggers many events
+        concurrency_limit=None,
+        **views.QUIET,
+    )
+    source_box.input(
+        update_visibility, source_box, [pad, text_box, power_box, spread_box], **views.QUIET
+    )
+
+
+def render(
+    source: str,
+    power: float,
+    spread: float,
+    temperature: float,
+    names: list[str],
+    scale: charts.Scale,
+    drawn: str | None,
+    text: str,
+) -> Markup:
+    """Return the charts for the values of all controls."""
+    row = make_row(source, 2 ** int(power), spread, drawn, text)
+    return charts.render_row(row, temperature, names, scale)
+
+
+def update_visibility(source: str) -> list[Any]:
+    """Show the pad, the text box, and the sliders for n and spread only if the source uses them."""
+    visible = (source == DRAWN, source == TYPED, source != TYPED, source != TYPED)
+    return [gr.update(visible=show) for show in visible]

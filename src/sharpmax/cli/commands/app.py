@@ -1,0 +1,79 @@
+"""`sharpmax app`: serve the explorer on this machine."""
+
+from __future__ import annotations
+
+import socket
+from threading import Event
+from typing import Annotated
+
+import typer
+
+from sharpmax._errors import UserError
+
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
+
+
+def app(
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Model to start with: smollm2, a folder, or a model name on the Hugging Face hub.",
+            metavar="MODEL",
+        ),
+    ] = "smollm2",
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Address to listen on. If other machines can reach it, only --model can be "
+            "loaded.",
+            metavar="ADDRESS",
+        ),
+    ] = LOCAL_HOSTS[0],
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port to listen on. Default: the first free port from 7860.",
+            metavar="N",
+            min=1,
+            max=65535,
+        ),
+    ] = None,
+    browser: Annotated[
+        bool, typer.Option("--open/--no-browser", help="Open the explorer in your browser.")
+    ] = False,
+) -> None:
+    """Explore attention and your own model in the browser.
+
+    The explorer shows what softmax does as inputs grow, the paper's trained heads, and a model of
+    yours, plain and sharpened. It runs on this machine and sends nothing elsewhere. Press Ctrl-C
+    to stop it.
+    """
+    _check_address(host, port)
+    # Imported late so that `sharpmax --help` does not wait for a framework.
+    from sharpmax.app import build, launch
+
+    page = build(model, any_model=host in LOCAL_HOSTS)
+    try:
+        address = launch(page, host=host, port=port, open_browser=browser, wait=False)
+    except OSError as error:  # gradio's message names environment variables of its own
+        raise _address_error(host, port) from error
+    typer.echo(f"sharpmax is at {address} (press Ctrl-C to stop)")
+    try:
+        Event().wait()
+    finally:
+        page.close()
+
+
+def _check_address(host: str, port: int | None) -> None:
+    """Raise if the address cannot be used, before any framework is imported."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.create_server((host, port or 0), family=family):
+            pass
+    except OSError as error:
+        raise _address_error(host, port) from error
+
+
+def _address_error(host: str, port: int | None) -> UserError:
+    address = host if port is None else f"{host}, port {port}"
+    return UserError(f"cannot listen at {address}: give another --host or --port")

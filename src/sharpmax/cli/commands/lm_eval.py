@@ -1,0 +1,90 @@
+"""`sharpmax lm-eval`: run the lm-evaluation-harness on a sharpened model.
+
+The harness loads models itself, by the name of an attention implementation that transformers must
+know. This command registers `attn_implementation=sharpmax` with transformers, then runs the
+harness's own command.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from sharpmax._errors import MissingExtraError, UserError
+from sharpmax.cli.progress import print_status
+from sharpmax.policy_names import POLICY_HELP, parse_policy
+
+SETTINGS: dict[str, Any] = {
+    # Options that this command does not know belong to the harness.
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True}
+}
+
+SMOLLM2 = re.compile(r"(?<=\bpretrained=)smollm2(?=,|$)")
+SHARPMAX = re.compile(r"attn_implementation\W+sharpmax\b")
+CONFIG_FILE = re.compile(r"--config\b|-C")
+
+
+def lm_eval(
+    context: typer.Context,
+    policy: Annotated[
+        str, typer.Option(help=f"Policy that sharpens all heads: {POLICY_HELP}.", metavar="POLICY")
+    ] = "paper",
+) -> None:
+    """Run the lm-evaluation-harness on a sharpened model.
+
+    Takes all options of `lm_eval`. Add `attn_implementation=sharpmax` to its model arguments:
+
+    `sharpmax lm-eval --model hf --model_args pretrained=MODEL,attn_implementation=sharpmax --tasks
+    TASK`
+
+    MODEL may be smollm2, as in the other commands.
+    """
+    chosen_policy = parse_policy(policy)
+    arguments = harness_arguments(context.args, policy)
+    try:
+        from lm_eval.__main__ import cli_evaluate
+    except ModuleNotFoundError as error:
+        package = (error.name or "lm_eval").partition(".")[0]
+        raise MissingExtraError(package, "lm-eval", "sharpmax lm-eval") from error
+    from sharpmax.hf.loading.catalogue import model_folder
+    from sharpmax.hf.patch.attention import detect_use, register
+
+    if any(map(SMOLLM2.search, arguments)):
+        folder = model_folder("smollm2", print_status)
+        arguments = [SMOLLM2.sub(lambda _: str(folder), argument) for argument in arguments]
+    register(chosen_policy)
+    was_called = detect_use()
+    own_arguments = sys.argv
+    try:
+        sys.argv = ["lm_eval", *arguments]
+        cli_evaluate()
+    finally:
+        sys.argv = own_arguments
+    if not was_called():
+        raise UserError(
+            "the model never called sharpmax for attention, so it was evaluated without "
+            "sharpening: give attn_implementation=sharpmax, and a model whose attention goes "
+            "through transformers' AttentionInterface"
+        )
+
+
+def harness_arguments(typed: list[str], policy: str) -> list[str]:
+    """Return the arguments for the harness: those typed, and the policy as metadata.
+
+    The harness writes metadata into its results, beside the arguments of the model.
+
+    Raises:
+        UserError: No argument asks for sharpmax's attention.
+    """
+    if any(map(CONFIG_FILE.match, typed)):
+        # The file may ask for sharpmax itself, and --metadata would replace the file's metadata.
+        return typed
+    if not any(map(SHARPMAX.search, typed)):
+        raise UserError(
+            "nothing would be sharpened: add attn_implementation=sharpmax to --model_args, or run "
+            "lm_eval itself to evaluate the model as it is"
+        )
+    return [*typed, "--metadata", f"sharpmax_policy={policy}"]

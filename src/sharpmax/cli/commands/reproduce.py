@@ -1,0 +1,160 @@
+"""`sharpmax reproduce`: run an experiment of the paper and draw its table or figure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sharpmax._errors import UserError
+from sharpmax._files import refuse_overwriting
+from sharpmax.cli.options import Out, Overwrite, Processes
+from sharpmax.cli.output import print_result, result_files, save_result
+from sharpmax.cli.progress import job_progress
+from sharpmax.results import Result
+
+CHECKPOINTS = "training"
+"""Folder of checkpoints inside the output folder."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment that the command can run."""
+
+    module: str
+    """Module in `sharpmax.experiments` with `Config` and `run`."""
+    summary: str
+    config: dict[str, Any] = field(default_factory=dict)
+    """Arguments of `Config`."""
+    options: tuple[str, ...] = ()
+    """Options of the command that this experiment supports; "training" stands for checkpoints."""
+
+
+EXPERIMENTS = {
+    "table1": Experiment(
+        "max_retrieval.table1",
+        "accuracy of max retrieval on up to 16,384 items, with and without adaptive temperature",
+        options=("quick", "processes", "training"),
+    ),
+    "unknowns": Experiment(
+        "max_retrieval.hyperparameter_grid",
+        "which values of the paper's unpublished settings come closest to Table 1",
+        options=("quick", "processes", "training"),
+    ),
+    "policies": Experiment(
+        "max_retrieval.policy_comparison",
+        "other policies for the heads of Table 1, and what they cost on another task",
+        options=("processes",),
+    ),
+    "figure1": Experiment(
+        "one_head", "a head over a fixed vocabulary disperses as its input grows (Theorem 2.2)"
+    ),
+    "figure2": Experiment(
+        "max_retrieval.attention_maps", "attention of the max-retrieval head as its set grows"
+    ),
+    "figure3": Experiment(
+        "head_entropy",
+        "entropy of the first heads of a language model as its prompt grows",
+        options=("model",),
+    ),
+    "figure5": Experiment(
+        "power_series", "entropy of ten elements of a power series, by base and temperature"
+    ),
+    "figure6": Experiment(
+        "max_retrieval.polynomial_fit",
+        "the polynomial fitted to the best temperatures, the paper's and ours",
+        options=("processes",),
+    ),
+    "figure7": Experiment(
+        "max_retrieval.attention_maps",
+        "Figure 2 without and with adaptive temperature",
+        config={"methods": ("baseline", "adaptive")},
+    ),
+}
+
+SETTINGS = {
+    "help": "Rerun a table or figure of the paper.\n\n"
+    + "Writes NAME.json, NAME.png and NAME.svg. Trainings save checkpoints in OUT/training: "
+    + "interrupted runs resume when you run the same command again.\n\n"
+    + "\n".join(f"- {name}: {entry.summary}" for name, entry in EXPERIMENTS.items())
+}
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help="One of the names above.", metavar="NAME")],
+    out: Out = Path("results"),
+    overwrite: Overwrite = False,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="Use fewer steps, seeds and sets: minutes instead of hours, for table1 and "
+            "unknowns. The files are named NAME-quick.",
+        ),
+    ] = False,
+    processes: Processes = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Model for figure3: a folder or a model name on the Hugging Face hub. The paper "
+            "uses google/gemma-2b. Default: smollm2.",
+            metavar="MODEL",
+        ),
+    ] = None,
+) -> None:
+    """Run, draw and print one experiment; `SETTINGS` has the help text."""
+    result, written = run_experiment(
+        name, out, overwrite, quick=quick, processes=processes, model=model
+    )
+    print_result(result, written)
+
+
+def run_experiment(
+    name: str,
+    out: Path,
+    overwrite: bool,
+    *,
+    quick: bool = False,
+    processes: int | None = None,
+    model: str | None = None,
+) -> tuple[Result, list[Path]]:
+    """Run an experiment, write its files and return the result with the paths.
+
+    Raises:
+        UserError: Before any work, if the experiment is unknown, does not support an option, or
+            would replace files without `overwrite`.
+    """
+    if name not in EXPERIMENTS:
+        raise UserError(f"cannot reproduce {name!r}: expected one of {', '.join(EXPERIMENTS)}")
+    entry = EXPERIMENTS[name]
+    _check_options(name, quick=quick, processes=processes, model=model)
+    stem = out / (f"{name}-quick" if quick else name)
+    weights = [stem.with_suffix(".safetensors")] if name == "table1" else []
+    refuse_overwriting([*result_files(stem), *weights], overwrite)
+
+    experiment = import_module(f"sharpmax.experiments.{entry.module}")
+    settings = entry.config if model is None else {**entry.config, "model": model}
+    config = experiment.QUICK if quick else experiment.Config(**settings)
+    with job_progress() as progress:
+        arguments: dict[str, Any] = {}
+        if "processes" in entry.options:
+            arguments |= {"processes": processes, "progress": progress}
+        if "training" in entry.options:
+            arguments["folder"] = out / CHECKPOINTS
+        result: Result = experiment.run(config, **arguments)
+    written = save_result(result, stem, overwrite)
+    for path in weights:
+        experiment.load_trained_heads(config, out / CHECKPOINTS).save(path)
+    return result, [*written, *weights]
+
+
+def _check_options(name: str, **given: object) -> None:
+    """Refuse an option that this experiment would ignore."""
+    for option, value in given.items():
+        if value not in (None, False) and option not in EXPERIMENTS[name].options:
+            supported = [other for other, entry in EXPERIMENTS.items() if option in entry.options]
+            typed = f"--{option}" if value is True else f"--{option} {value}"
+            raise UserError(f"{typed} goes with {', '.join(supported)}, not with {name}")

@@ -1,0 +1,60 @@
+"""`sharpmax reproduce` and `sharpmax demo`: files, tables, and refusing to overwrite."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from sharpmax.results import Result
+
+
+def test_reproduce_writes_three_files_and_keeps_existing_ones(tmp_path, succeed, fail):
+    finished = succeed("reproduce", "figure1", "--out", tmp_path)
+    files = [tmp_path / f"figure1.{suffix}" for suffix in ("json", "png", "svg")]
+    assert finished.out.splitlines()[-3:] == [*map(str, files)]
+    assert files[1].read_bytes().startswith(b"\x89PNG")
+    assert files[2].read_text().lstrip().startswith("<?xml")
+    assert Result.load(files[0]).kind == "figure1"
+
+    picture = files[1].read_bytes()
+    files[0].unlink()
+    assert "figure1.png" in (error := fail("reproduce", "figure1", "--out", tmp_path))
+    assert "exists already" in error
+    assert files[1].read_bytes() == picture
+    assert not files[0].exists()
+    succeed("reproduce", "figure1", "--out", tmp_path, "--overwrite")
+    assert files[0].exists()
+
+
+def test_figure_3_of_another_model(model_folder, tmp_path, succeed, fail):
+    command = ["reproduce", "figure3", "--model", model_folder, "--out", tmp_path / "out"]
+    assert "the context of this model is 512" in fail(*command)  # 512 numbers do not fit
+    config = json.loads((model_folder / "config.json").read_text())
+    config["max_position_embeddings"] = 4096
+    (model_folder / "config.json").write_text(json.dumps(config))
+    succeed(*command)
+    measurements = Result.load(tmp_path / "out" / "figure3.json").measurements
+    assert measurements["model"] == str(model_folder)
+    assert np.shape(measurements["entropy"]) == (5, 7, 4)
+
+
+def test_demo_refuses_before_it_writes_anything(tmp_path, fail):
+    (tmp_path / "figure3.svg").touch()
+    assert "figure3.svg exists already" in fail("demo", "--out", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["figure3.svg"]
+
+
+@pytest.mark.slow
+def test_demo_scans_a_real_model(tmp_path, succeed):
+    out = succeed("demo", "--out", tmp_path).out
+    scan = Result.load(tmp_path / "scan.json")
+    assert scan.config["lengths"] == [8, 16, 32, 64, 128, 256, 512]
+    assert scan.arrays["last_entropy"].shape == (7, 30, 9)
+    assert f"{scan.arrays['last_entropy'][-1].mean():.2f}" in out
+    first_block = Result.load(tmp_path / "figure3.json").measurements["mean_entropy"]
+    assert " ".join(f"{nats:.2f}" for nats in first_block) in out
+    for name in ("scan.png", "scan.svg", "scan.html", "figure3.png", "figure3.svg"):
+        assert (tmp_path / name).stat().st_size > 0
+    assert not list(tmp_path.glob("*part*"))
