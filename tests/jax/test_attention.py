@@ -87,7 +87,7 @@ def assert_close(ours, theirs, tolerance=1e-13):
     scale=st.sampled_from([None, 0.2]),
     window=st.sampled_from([None, None, 4]),
 )
-@settings(max_examples=60)
+@settings(max_examples=36)
 def test_equals_attention_to_the_visible_keys(rng, sizes, kind, causal, scale, window):
     with jax.disable_jit():
         compare_with_truth(rng, sizes, kind, causal, scale, window)
@@ -95,7 +95,7 @@ def test_equals_attention_to_the_visible_keys(rng, sizes, kind, causal, scale, w
 
 @pytest.mark.parametrize(
     ("sizes", "kind"),
-    [((40, 40, 2), "rows"), ((1, 19, 2), "none")],
+    [((40, 40, 2), "heads"), ((1, 19, 2), "none")],
     ids=["four causal parts", "one query"],
 )
 def test_a_compiled_program_does_too(rng, sizes, kind):
@@ -136,19 +136,19 @@ def lengths(most):
     masked=st.booleans(),
     scale=st.sampled_from([None, 0.3]),
     window=st.sampled_from([None, 3, (5, 0), (0, 2)]),
-    query_lengths=lengths(13),
-    key_lengths=lengths(29),
+    query_lengths=lengths(9),
+    key_lengths=lengths(5),
 )
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_without_sharpening_it_is_jax_s_own(
     rng, causal, biased, masked, scale, window, query_lengths, key_lengths
 ):
-    arrays = [jnp.asarray(array, jnp.float32) for array in make(rng, 13, 29, kv_heads=2)]
+    arrays = [jnp.asarray(array, jnp.float32) for array in make(rng, 9, 5, kv_heads=1)]
     options = {"is_causal": causal, "scale": scale, "local_window_size": window}
     if biased:
-        options["bias"] = jnp.asarray(rng.normal(size=(1, 4, 13, 29)), jnp.float32)
+        options["bias"] = jnp.asarray(rng.normal(size=(1, 4, 9, 5)), jnp.float32)
     if masked:
-        options["mask"] = jnp.asarray(rng.random((2, 1, 13, 29)) < 0.6)
+        options["mask"] = jnp.asarray(rng.random((2, 1, 9, 5)) < 0.6)
     if query_lengths is not None:
         options["query_seq_lengths"] = np.array(query_lengths, np.int32)
     if key_lengths is not None:
@@ -180,9 +180,8 @@ def test_the_residual_is_that_of_the_sharpened_row(rng):
     assert (factor > 1).any()
 
 
-@pytest.mark.usefixtures("eager")
 def test_one_sequence_without_a_batch(rng):
-    query, key, value = make(rng, 13, 29, kv_heads=2)
+    query, key, value = make(rng, 9, 5, kv_heads=1)
     both = attention(query, key, value, is_causal=True)
     alone = attention(query[1], key[1], value[1], is_causal=True)
     assert_close(jax.tree.map(lambda array: array[1], both), alone)
@@ -191,7 +190,7 @@ def test_one_sequence_without_a_batch(rng):
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 def test_lower_precision(rng, dtype):
-    arrays = [jnp.asarray(array, dtype) for array in make(rng, 13, 29, kv_heads=2)]
+    arrays = [jnp.asarray(array, dtype) for array in make(rng, 9, 5, kv_heads=1)]
     exact = attention(*(array.astype(jnp.float64) for array in arrays))
     output, stats = attention(*arrays)
     assert output.dtype == dtype
@@ -217,7 +216,7 @@ def test_jit_vmap_and_eager_agree(rng):
     assert_close(jax.jit(jax.vmap(attend))(*arrays), eager)
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_gradients(rng, monkeypatch, causal):
     """Of four blocks, each computed again on the way back."""
     monkeypatch.setattr(blocks, "BLOCK", 72)
@@ -240,7 +239,6 @@ def test_second_and_forward_derivatives(rng):
     check_grads(lambda *a: dot_product_attention(*a, policy=SMOOTH), arrays, order=2, eps=1e-4)
 
 
-@pytest.mark.usefixtures("eager")
 def test_a_row_that_sees_nothing(rng):
     query, key, value = (jnp.asarray(array) for array in make(rng, 9, 5, kv_heads=1))
     mask = np.ones((9, 5), bool)
@@ -251,7 +249,8 @@ def test_a_row_that_sees_nothing(rng):
         output, stats = attention(*arrays, mask=mask)
         return (output**2).sum() + stats.entropy.sum() + stats.max_weight.sum(), (output, stats)
 
-    gradients, (output, stats) = jax.grad(loss, (0, 1, 2), has_aux=True)(query, key, value)
+    differentiate = jax.jit(jax.grad(loss, (0, 1, 2), has_aux=True))
+    gradients, (output, stats) = differentiate(query, key, value)
     assert (output[:, empty] == 0).all()
     assert (stats.entropy[:, empty] == 0).all()
     assert (stats.count[:, empty] == 0).all()
@@ -302,7 +301,7 @@ def test_a_policy_may_be_learned(rng):
     np.testing.assert_allclose(jax.grad(loss)(0.5), difference, rtol=1e-6)
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_memory_grows_with_the_block_and_not_with_the_square(monkeypatch, causal):
     """Forwards and backwards, which needs more."""
     monkeypatch.setattr(blocks, "BLOCK", 1 << 15)
@@ -352,6 +351,7 @@ def test_mistakes_are_explained_in_one_sentence(change, error, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_number_of_blocks_does_not_matter(monkeypatch, rng):
     arrays = make(rng, 9, 5, kv_heads=1)
     answers = []

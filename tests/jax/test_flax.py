@@ -10,13 +10,15 @@ import pytest
 from flax import nnx
 
 import sharpmax as sx
-from sharpmax.jax import attention_fn
+from sharpmax.jax import attention_fn, dot_product_attention
+
+PLAIN = attention_fn(sx.Constant(1.0))
 
 
 @pytest.fixture(autouse=True)
 def standard_promotion():
-    """flax itself needs it; and nothing here is about jit."""
-    with jax.numpy_dtype_promotion("standard"), jax.disable_jit():
+    """flax itself needs it."""
+    with jax.numpy_dtype_promotion("standard"):
         yield
 
 
@@ -32,64 +34,93 @@ def layer(**options):
     )
 
 
-def inputs(*lead):
-    return jax.random.normal(jax.random.key(1), (*lead, 11, 16), jnp.float64) * 4
+INPUTS = np.random.default_rng(1).normal(size=(2, 11, 16)) * 4
 
 
-@pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
-def test_plain_is_the_stock_layer(lead):
-    x = inputs(*lead)
-    for mask in (None, nnx.make_causal_mask(x[..., 0])):
-        stock = layer()(x, mask=mask)
-        ours = layer(attention_fn=attention_fn(sx.Constant(1.0)))(x, mask=mask)
-        np.testing.assert_allclose(ours, stock, rtol=1e-5, atol=1e-5)  # its softmax is float32
+def run(attention=None, *, mask=None, is_causal=False, **options):
+    """One layer, made and called in one compiled program, which is quicker than in many."""
+    if attention is not None:
+        options["attention_fn"] = attention
+
+    @jax.jit
+    def call(x):
+        return layer(**options)(x, mask=mask, is_causal=is_causal)
+
+    return call(INPUTS)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"mask": nnx.make_causal_mask(INPUTS[..., 0])}, {"is_causal": True, "num_kv_heads": 2}],
+    ids=["masked", "causal and grouped"],
+)
+def test_plain_is_the_stock_layer(options):
+    np.testing.assert_allclose(run(PLAIN, **options), run(**options), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shared_mask", [False, True])
+def test_any_number_of_batch_axes(rng, shared_mask):
+    """As one batch of all of them; the mask may have them too, or an axis of length 1."""
+    arrays = [jnp.asarray(rng.normal(size=(2, 3, 5, 4, 8))) for _ in range(3)]
+    mask = jnp.asarray(rng.random((1 if shared_mask else 2, 3, 1, 5, 5)) < 0.6)
+    attend = attention_fn()
+    together = attend(*arrays, mask=mask)
+    flat = [array.reshape(6, 5, 4, 8) for array in arrays]
+    full = jnp.broadcast_to(mask, (2, 3, 1, 5, 5)).reshape(6, 1, 5, 5)
+    expected = dot_product_attention(*flat, mask=full)
+    np.testing.assert_array_equal(together.reshape(expected.shape), expected)
+    alone = attend(*(array[1, 2] for array in arrays), mask=full[5])
+    np.testing.assert_allclose(alone, together[1, 2], rtol=1e-13, atol=1e-13)
 
 
 def test_it_sharpens():
-    x = inputs(2)
-    plain = layer(attention_fn=attention_fn(sx.Constant(1.0)))(x)
-    sharp = layer(attention_fn=attention_fn())(x)
-    by_hand = layer(attention_fn=lambda q, k, v, **_: sx.jax.dot_product_attention(q, k, v))(x)
-    assert not np.allclose(plain, sharp)
-    np.testing.assert_array_equal(sharp, by_hand)
+    def by_hand(query, key, value, **_):
+        return dot_product_attention(query, key, value)
 
-
-def test_causal_and_grouped():
-    x = inputs(2)
-    stock = layer(num_kv_heads=2)(x, is_causal=True)
-    ours = layer(num_kv_heads=2, attention_fn=attention_fn(sx.Constant(1.0)))(x, is_causal=True)
-    np.testing.assert_allclose(ours, stock, rtol=1e-5, atol=1e-5)
+    sharp = run(attention_fn())
+    assert not np.allclose(run(PLAIN), sharp)
+    np.testing.assert_allclose(sharp, run(by_hand), rtol=1e-13, atol=1e-13)
 
 
 def test_it_trains():
-    model = layer(attention_fn=attention_fn())
-    x = inputs(2)
-    gradients = nnx.grad(lambda model: (model(x) ** 2).sum())(model)
-    for leaf in jax.tree.leaves(gradients):
+    @jax.jit
+    def gradients(x):
+        model = layer(attention_fn=attention_fn())
+        return jax.tree.leaves(nnx.grad(lambda model: (model(x) ** 2).sum())(model))
+
+    for leaf in gradients(INPUTS):
         assert jnp.isfinite(leaf).all()
         assert (leaf != 0).any()
 
 
 def test_linen_too():
-    x = inputs(2)
-    stock = flax.linen.MultiHeadDotProductAttention(num_heads=4, param_dtype=jnp.float64)
-    ours = flax.linen.MultiHeadDotProductAttention(
-        num_heads=4, param_dtype=jnp.float64, attention_fn=attention_fn(sx.Constant(1.0))
+    stock, ours = (
+        flax.linen.MultiHeadDotProductAttention(num_heads=4, param_dtype=jnp.float64, **options)
+        for options in ({}, {"attention_fn": PLAIN})
     )
-    parameters = stock.init(jax.random.key(0), x)
-    np.testing.assert_allclose(
-        ours.apply(parameters, x), stock.apply(parameters, x), rtol=1e-5, atol=1e-5
-    )
+
+    @jax.jit
+    def both(x):
+        parameters = stock.init(jax.random.key(0), x)
+        return ours.apply(parameters, x), stock.apply(parameters, x)
+
+    np.testing.assert_allclose(*both(INPUTS), rtol=1e-5, atol=1e-5)
 
 
 def test_what_it_cannot_do_is_named():
-    x = inputs(2)
+    def shape(sow_weights=False, **options):
+        """Traced only, which needs no compilation."""
+
+        def call(x):
+            attend = layer(attention_fn=PLAIN, **options)
+            return attend(x, sow_weights=sow_weights, rngs=nnx.Rngs(0))
+
+        return jax.eval_shape(call, INPUTS)
+
     with pytest.raises(NotImplementedError, match=r"dropout_rate=0\.5"):
-        layer(attention_fn=attention_fn(), dropout_rate=0.5, deterministic=False)(
-            x, rngs=nnx.Rngs(0)
-        )
-    layer(attention_fn=attention_fn(), dropout_rate=0.5, deterministic=True)(x)
+        shape(dropout_rate=0.5, deterministic=False)
+    assert shape(dropout_rate=0.5, deterministic=True).shape == (2, 11, 16)
     with pytest.raises(NotImplementedError, match="sow_weights=True"):
-        layer(attention_fn=attention_fn())(x, sow_weights=True)
+        shape(sow_weights=True)
     with pytest.raises(NotImplementedError, match="precision="):
-        layer(attention_fn=attention_fn(), precision="highest")(x)
+        shape(precision="highest")

@@ -253,7 +253,7 @@ def test_compiled_gradients_keep_the_top_item(rng):
         logits = jax.numpy.einsum("htd,hsd->hts", left, right) * 0.577
         weights = sx.softmax(logits), sx.adaptive_temperature_softmax(logits)
         outputs = [jax.numpy.einsum("hts,hsd->htd", weight, right) for weight in weights]
-        return jax.numpy.concat([*outputs, sx.entropy(logits)[..., None]], -1)
+        return jax.numpy.concat([*outputs, sx.entropy(logits)[..., None]], axis=-1)
 
     step = 1e-6
     expected = (attend(left + step * moved) - attend(left - step * moved)) / (2 * step)

@@ -45,7 +45,7 @@ class Stats:
 
 
 class Attended(NamedTuple):
-    """What `attention` returns.
+    """Output and statistics, as `attention` returns them.
 
     Attributes:
         output: The attention output, [*batch, heads, query, value_dim], in the input's type.

@@ -12,7 +12,7 @@ from sharpmax.jax.api import dot_product_attention
 from sharpmax.policies import PAPER, Policy
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Float, Shaped
 
 
 def attention_fn(policy: Policy = PAPER) -> Callable[..., Array]:
@@ -35,8 +35,8 @@ def attention_fn(policy: Policy = PAPER) -> Callable[..., Array]:
         query: Float[Array, "*batch query heads dim"],
         key: Float[Array, "*batch key kv_heads dim"],
         value: Float[Array, "*batch key kv_heads value_dim"],
-        bias: Float[Array, "*#batch #heads #query #key"] | None = None,
-        mask: Bool[Array, "*#batch #heads #query #key"] | None = None,
+        bias: Float[Array, "..."] | None = None,
+        mask: Shaped[Array, "..."] | None = None,
         broadcast_dropout: bool = True,
         dropout_rng: Array | None = None,
         dropout_rate: float = 0.0,

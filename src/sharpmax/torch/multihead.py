@@ -102,6 +102,9 @@ class MultiheadAttention(nn.MultiheadAttention):
             module: The module to replace.
             policy: Function of (entropy, count) that returns the inverse temperature of each row.
             impl: How to compute the output.
+
+        Returns:
+            The replacement.
         """
         options = (
             "embed_dim",

@@ -1,8 +1,7 @@
-"""The protocol of CLRS-Text (arXiv 2406.04229): thirty algorithms, and the sizes, seeds and numbers
-of samples that its authors' script uses.
+"""The protocol of CLRS-Text (arXiv 2406.04229): algorithms, sizes, seeds and numbers of samples.
 
-`clrs._src.clrs_text.generate_clrs_text` holds the same tables, and a test compares them; they are
-here so that reading, training and testing need no dm-clrs.
+These are the tables of the authors' script, `clrs._src.clrs_text.generate_clrs_text`, and a test
+compares them. They are copied here so that reading, training and testing do not need dm-clrs.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ TRAIN_SIZES: dict[str, tuple[int, ...]] = {
     "task_scheduling": _SHORT,
     "topological_sort": _SHORT[:8],
 }
-"""Sizes to train at: fewer where the text is long."""
+"""Training sizes: fewer for algorithms with long texts."""
 
 _LARGEST_TEST = {
     "activity_selector": 40,
@@ -81,7 +80,7 @@ _LARGEST_TEST = {
 }
 
 SMALLEST, LARGEST = 4, 1024
-"""Sizes that may be asked for: from the smallest of the tables, to what one could wait for."""
+"""Sizes that can be generated: the smallest of the tables, and a limit on the time it takes."""
 
 TEST_SIZES: dict[str, tuple[int, ...]] = {
     name: tuple(range(SMALLEST, largest + 1)) for name, largest in _LARGEST_TEST.items()
@@ -91,22 +90,22 @@ ALGORITHMS = tuple(TRAIN_SIZES)
 
 SIZES = {"train": TRAIN_SIZES, "test": TEST_SIZES}
 SEEDS = {"train": (0,), "test": (3, 14, 35, 81, 94)}
-"""Those of the tests are the resampling test: five test sets, made alike."""
+"""The five test seeds are the resampling test: five test sets from the same distribution."""
 SAMPLES = {"train": 10_000, "test": 125}
-"""For each algorithm, size and seed."""
+"""Samples per algorithm, size and seed."""
 DECIMALS = 3
-"""To which random numbers are cut before the algorithm runs on them."""
+"""Random numbers are cut to so many decimals before the algorithm runs on them."""
 
 
 def check_algorithms(names: Iterable[str]) -> None:
-    """Refuse a name that is not one of the thirty."""
+    """Raise a `UserError` for a name that is not one of the thirty algorithms."""
     for name in names:
         if name not in ALGORITHMS:
             raise UserError(f"unknown algorithm {name!r}: expected one of {', '.join(ALGORITHMS)}")
 
 
 def check_sizes(name: str, sizes: Collection[int]) -> None:
-    """Refuse a size that cannot be generated."""
+    """Raise a `UserError` for a size of algorithm `name` that cannot be generated."""
     for size in sizes:
         if not SMALLEST <= size <= LARGEST:
             raise UserError(f"size {size} of {name} is out of range: {SMALLEST} to {LARGEST}")

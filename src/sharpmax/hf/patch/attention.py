@@ -413,7 +413,7 @@ def register(policy: Policy = PAPER) -> None:
         TypeError: `policy` is not callable.
 
     Example:
-        shf.register(sharpmax.LogLength(0.5))
+        shf.register(sharpmax.LogLength(2048))
         model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sharpmax")
     """
     if not callable(policy):

@@ -7,33 +7,35 @@ from clrs_text.small import SAMPLE, gemma_folder
 from transformers import AutoTokenizer
 
 from sharpmax import UserError
-from sharpmax.experiments.clrs_text import tokens
-from sharpmax.experiments.clrs_text.data import Sample, read
-from sharpmax.experiments.clrs_text.tokens import Tokens
+from sharpmax.experiments.clrs_text import tokenization
+from sharpmax.experiments.clrs_text.data import Sample, load_samples
+from sharpmax.experiments.clrs_text.tokenization import QATokenizer, build_tokenizer
 
-ALL = read(SAMPLE / "train", "train").samples + read(SAMPLE / "test", "test").samples
+ALL = (
+    load_samples(SAMPLE / "train", "train").samples + load_samples(SAMPLE / "test", "test").samples
+)
 
 
-@pytest.mark.parametrize("name", tokens.VOCABULARIES)
+@pytest.mark.parametrize("name", tokenization.VOCABULARIES)
 def test_all_thirty_algorithms_come_back_to_the_letter(name, tmp_path):
-    made = tokens.made(name)
+    made = build_tokenizer(name)
     made.tokenizer.save_pretrained(tmp_path)
-    again = Tokens(AutoTokenizer.from_pretrained(tmp_path), name)
-    for sample, one in zip(ALL, made.examples(ALL), strict=True):
+    again = QATokenizer(AutoTokenizer.from_pretrained(tmp_path), name)
+    for sample, one in zip(ALL, made.encode(ALL), strict=True):
         begin, *question = one.question
         assert begin == made.tokenizer.bos_token_id
         assert made.tokenizer.decode(question) == sample.question
         assert made.tokenizer.decode(one.answer) == sample.answer
-        assert one.answer[-1] == made.end == one.answer[one.answer.index(made.end)]
-        assert made.is_right(sample, one.answer)
-    assert again.examples(ALL) == made.examples(ALL)
-    assert (again.end, again.pad) == (made.end, made.pad)
+        assert one.answer[-1] == made.end_id == one.answer[one.answer.index(made.end_id)]
+        assert made.is_correct(sample, one.answer)
+    assert again.encode(ALL) == made.encode(ALL)
+    assert (again.end_id, again.pad_id) == (made.end_id, made.pad_id)
 
 
 def test_pieces_are_few_and_spell_numbers_by_digits():
     sample = Sample("minimum", 3, 0, "minimum:\nkey: [0.072 -0.4 0.0]\nmin:\n", "11\n\n")
-    made = tokens.made("pieces")
-    (one,) = made.examples([sample])
+    made = build_tokenizer("pieces")
+    (one,) = made.encode([sample])
     assert made.tokenizer.convert_ids_to_tokens(one.question)[1:] == [
         *("minimum", ":\n", "key", ": [", "0.", "0", "7", "2", " -0.", "4", " 0.", "0", "]\n"),
         *("min", ":\n"),
@@ -43,8 +45,8 @@ def test_pieces_are_few_and_spell_numbers_by_digits():
 
 def test_pairs_take_two_tokens_for_a_fraction_and_spell_indices():
     text = "minimum:\nkey: [0.072 0.41 -0.417 0.5]\nmin:\n"
-    made = tokens.made("pairs")
-    (one,) = made.examples([Sample("minimum", 4, 0, text, "11\n\n")])
+    made = build_tokenizer("pairs")
+    (one,) = made.encode([Sample("minimum", 4, 0, text, "11\n\n")])
     assert made.tokenizer.convert_ids_to_tokens(one.question)[1:] == [
         *("minimum", ":\n", "key", ": [", "0.0", "72", " 0.4", "1", " -0.4", "17", " 0.5", "]\n"),
         *("min", ":\n"),
@@ -54,24 +56,24 @@ def test_pairs_take_two_tokens_for_a_fraction_and_spell_indices():
 
 def test_only_the_answer_to_the_letter_is_right():
     sample = Sample("minimum", 12, 0, "?", "11\n\n")
-    made = tokens.made("characters")
-    (one,) = made.examples([sample])
+    made = build_tokenizer("characters")
+    (one,) = made.encode([sample])
     digit, _, end = one.answer
-    assert made.is_right(sample, [digit, digit, end, digit])  # what follows the end is not said
-    assert not made.is_right(sample, [digit, end])
-    assert not made.is_right(sample, [digit, digit, digit, end])
-    assert not made.is_right(sample, [digit, digit])  # without an end
+    assert made.is_correct(sample, [digit, digit, end, digit])  # what follows the end is not said
+    assert not made.is_correct(sample, [digit, end])
+    assert not made.is_correct(sample, [digit, digit, digit, end])
+    assert not made.is_correct(sample, [digit, digit])  # without an end
 
 
 def test_a_model_s_own_tokenizer_ends_answers_and_not_questions(tmp_path):
-    own = Tokens(AutoTokenizer.from_pretrained(gemma_folder(tmp_path)), "own")
+    own = QATokenizer(AutoTokenizer.from_pretrained(gemma_folder(tmp_path)), "own")
     sample = Sample("minimum", 4, 0, "min:\n", "2\n\n")
-    (one,) = own.examples([sample])
+    (one,) = own.encode([sample])
     assert one.question == tuple(b"min:\n")
     assert one.answer == (*b"2\n\n", 1)
-    assert own.is_right(sample, [*b"2", 1])
+    assert own.is_correct(sample, [*b"2", 1])
 
 
 def test_an_unknown_vocabulary_is_refused():
     with pytest.raises(UserError, match="unknown vocabulary 'words': expected one of characters, "):
-        tokens.made("words")
+        build_tokenizer("words")
