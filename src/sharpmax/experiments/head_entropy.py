@@ -14,6 +14,8 @@ import numpy as np
 
 from sharpmax.results import Result, Stopwatch
 
+__all__ = ["Config", "run"]
+
 
 @dataclass(frozen=True)
 class Config:

@@ -22,6 +22,8 @@ from sharpmax.results import Result, Stopwatch
 if TYPE_CHECKING:
     from jaxtyping import Float
 
+__all__ = ["Config", "run"]
+
 CHUNK = 65_536
 """Items drawn at a time. The state of a row is merged chunk by chunk, so that long inputs cost time
 but not memory."""

@@ -23,6 +23,8 @@ from sharpmax.results import Result, Stopwatch
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
+__all__ = ["Config", "run"]
+
 REGIONS = ("sharp", "hot", "vanishing", "constant")
 
 

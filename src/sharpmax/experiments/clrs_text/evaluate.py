@@ -28,6 +28,8 @@ from sharpmax.experiments.clrs_text.evaluate_model import (
 from sharpmax.experiments.jobs import Progress
 from sharpmax.results import Result, Stopwatch
 
+__all__ = ["Config", "run"]
+
 FINISHED = "evaluation"
 """Folder, in that of the trained models, of finished tests."""
 
@@ -37,7 +39,7 @@ Outcomes = dict[str, list[dict[str, Any]]]
 
 @dataclass(frozen=True)
 class Config:
-    """What to test."""
+    """Settings of Figure 8."""
 
     data: str
     """The test split: a folder, or the name of the published dataset."""
@@ -63,7 +65,11 @@ class Config:
     """Data type of the models' weights."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings by name, for files, in which conditions are called arms."""
+        """Return the settings by name, for files.
+
+        Returns:
+            The fields; `conditions` is called `arms`, as in published results.
+        """
         return {
             "arms" if name == "conditions" else name: value for name, value in asdict(self).items()
         }

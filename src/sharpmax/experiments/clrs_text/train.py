@@ -50,6 +50,8 @@ from sharpmax.results import Result, Stopwatch
 if TYPE_CHECKING:
     from jaxtyping import Float
 
+__all__ = ["Job", "run"]
+
 CHECKPOINT_EVERY = 500
 LOCK_SECONDS = 5.0
 

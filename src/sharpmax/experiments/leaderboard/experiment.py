@@ -38,6 +38,8 @@ from sharpmax.experiments.max_retrieval.train import (
 )
 from sharpmax.results import Result, Stopwatch
 
+__all__ = ["QUICK", "Config", "run"]
+
 RULES = (
     "Every method has the same number of steps, the same sets in training from the same seeds, and "
     "of the same few learning rates that of the lowest training loss in a short training, or the "
@@ -65,7 +67,11 @@ class Config:
     """Rounds of timing."""
 
     def entries(self) -> list[Entry]:
-        """Return every row, also those that cannot take part; softmax is in all tracks."""
+        """List the rows of the leaderboard.
+
+        Returns:
+            All rows, also of methods that cannot take part; softmax is in all tracks.
+        """
         methods = dict.fromkeys([BASELINE, *self.methods])
         return [
             Entry(track, task, method)

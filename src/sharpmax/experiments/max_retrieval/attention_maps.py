@@ -21,6 +21,8 @@ from sharpmax.experiments.max_retrieval.model import Weights, encode
 from sharpmax.experiments.max_retrieval.table1 import METHODS
 from sharpmax.results import Result, Stopwatch
 
+__all__ = ["Config", "run"]
+
 
 @dataclass(frozen=True)
 class Config:

@@ -23,6 +23,8 @@ from sharpmax._files import write_atomically
 from sharpmax.experiments.max_retrieval.model import SHAPES, WITHOUT_BIAS
 from sharpmax.experiments.max_retrieval.train import TrainedHead, Training, package_versions
 
+__all__ = ["Heads", "load", "load_available"]
+
 PACKAGED = Path(__file__).parent / "weights" / "max.safetensors"
 """Seeds 0 to 2 of the heads of Table 1: more would make the wheel larger than 2 MB."""
 IN_REPOSITORY = Path("results") / "heads"
@@ -70,7 +72,11 @@ class Heads:
         return Heads(self.training, seeds, weights, self.made_by)
 
     def to_bytes(self) -> bytes:
-        """Return the content of the safetensors file, the same for the same heads."""
+        """Serialise the heads.
+
+        Returns:
+            The content of the safetensors file, the same for the same heads.
+        """
         about = {
             "format": FORMAT,
             "training": self.training.to_dict(),
@@ -139,7 +145,11 @@ def load(source: str | Path) -> Heads:
 
 
 def load_available() -> Heads:
-    """Load the heads of Table 1: all ten in a clone of the repository, else the packaged three."""
+    """Load as many heads of Table 1 as there are, for the explorer.
+
+    Returns:
+        All ten in a clone of the repository, else the three of the package.
+    """
     return _read(_find_in_repository("max") or PACKAGED)
 
 

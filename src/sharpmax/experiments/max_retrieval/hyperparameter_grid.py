@@ -26,6 +26,8 @@ from sharpmax.experiments.max_retrieval.table1 import METHODS
 from sharpmax.experiments.max_retrieval.train import Training, train_all
 from sharpmax.results import Result, Stopwatch
 
+__all__ = ["QUICK", "Config", "run"]
+
 
 @dataclass(frozen=True)
 class Config:
@@ -43,7 +45,11 @@ class Config:
     """Sets per size and seed."""
 
     def trainings(self) -> dict[Training, tuple[int, ...]]:
-        """Return every combination and its seeds."""
+        """List every combination of the unknown settings.
+
+        Returns:
+            The seeds of each combination.
+        """
         *kept, last = self.steps
         return {
             Training(steps=last, scaled=scaled, decoupled=decoupled, kept_at=tuple(kept)): (

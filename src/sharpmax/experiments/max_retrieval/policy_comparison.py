@@ -35,6 +35,8 @@ from sharpmax.results import Result, Stopwatch
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
 
+__all__ = ["Config", "run"]
+
 TASKS = ("max", "most-frequent")
 GUARD_LOSS = 0.01
 """The accuracy that a policy may lose on the guard task."""

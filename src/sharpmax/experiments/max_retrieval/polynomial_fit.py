@@ -34,6 +34,8 @@ from sharpmax.results import Result, Stopwatch
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
+__all__ = ["Config", "run"]
+
 FIT_SEED = 2_000_000
 """Added to the seed of a head, for sets that neither training nor evaluation uses."""
 

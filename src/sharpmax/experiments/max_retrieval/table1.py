@@ -39,6 +39,8 @@ from sharpmax.normalisers import Hard
 from sharpmax.ops import adaptive_temperature_softmax, softmax
 from sharpmax.results import Result, Stopwatch
 
+__all__ = ["QUICK", "Config", "run"]
+
 METHODS: dict[str, Normaliser] = {
     "baseline": softmax,
     "adaptive": adaptive_temperature_softmax,
