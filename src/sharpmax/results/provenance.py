@@ -28,7 +28,7 @@ recorded if the process has loaded the module."""
 
 
 class Provenance(BaseModel):
-    """Where a result comes from.
+    """Record where a result comes from.
 
     Attributes:
         command: The command line that was typed.

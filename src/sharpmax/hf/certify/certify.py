@@ -34,6 +34,7 @@ class Certificate(Result):
     """The result of `certify`: bounds per layer and head that hold for every input."""
 
     kind: Literal["certify"] = "certify"
+    """The kind of result."""
 
     @property
     def spread_bound(self) -> Float[np.ndarray, "layers heads"]:

@@ -41,6 +41,7 @@ class Evaluation(Result):
     """
 
     kind: Literal["evaluate"] = "evaluate"
+    """The kind of result."""
 
     @property
     def conditions(self) -> list[str]:
