@@ -119,6 +119,7 @@ def test_killing_a_node_does_not_change_the_results(nodes, address, tmp_path, ca
         )
     finally:
         nodes.add_node(**NODE)
+    assert capfd.readouterr() == ("", "")
     ((lost, share),) = killed_at.items()
     assert 0 < share < 1
     first, *others = attempts(lost)

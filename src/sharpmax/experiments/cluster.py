@@ -36,8 +36,11 @@ CONNECT_SECONDS = 30.0
 STOP_SECONDS = 5.0
 """Time that unwanted jobs have to end before they are killed."""
 
-QUIET = {"RAY_DEDUP_LOGS_SKIP_REGEX": "worker died or was killed|marked dead|died unexpectedly"}
-"""Ray prints the death of a worker or node to standard output, also with log_to_driver=False. It
+QUIET = {
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "worker died or was killed|marked dead|died unexpectedly|"
+    "retries (left|remaining)"
+}
+"""Ray prints the death of a worker or node to standard output, even with log_to_driver=False. It
 reads this variable when it is imported."""
 
 PROBE = """
