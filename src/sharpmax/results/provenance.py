@@ -61,7 +61,7 @@ class Provenance(BaseModel):
 class Stopwatch:
     """Measure how long an experiment takes: create it before the work, read it after.
 
-    Example:
+    Examples:
         >>> watch = Stopwatch()
         >>> watch.provenance().seconds < 60
         True

@@ -56,7 +56,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         TypeError: If `policy` is not callable.
         ValueError: If `impl` is unknown.
 
-    Example:
+    Examples:
         >>> layer = torch.nn.TransformerEncoderLayer(64, 4, batch_first=True).eval()
         >>> layer.self_attn = MultiheadAttention.of(layer.self_attn)
     """

@@ -116,9 +116,9 @@ def certify(
         UserError: The architecture has no known bound, a weight is not finite, or the scan is of
             another or a sharpened model.
 
-    Example:
-        certificate = certify(model)
-        certificate.spread_bound[0, 3], certificate.log10_items(0.1)[0, 3]
+    Examples:
+        >>> certificate = certify(model)
+        >>> certificate.spread_bound[0, 3], certificate.log10_items(0.1)[0, 3]
     """
     watch = Stopwatch()
     layers = attention_layers(model)

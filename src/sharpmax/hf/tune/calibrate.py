@@ -131,10 +131,10 @@ def calibrate(
         UserError: The model, task and lengths do not fit together, or `resume` is the checkpoint
             of another job. Raised before the model reads anything.
 
-    Example:
-        calibration = calibrate(model, tokenizer, "lookup")
-        with sharpen(model, calibration):
-            model.generate(...)
+    Examples:
+        >>> calibration = calibrate(model, tokenizer, "lookup")
+        >>> with sharpen(model, calibration):
+        ...     model.generate(...)
     """
     task = resolve_task(task)
     settings = _settings(task, choose, short, long, prompts, questions, seed)
