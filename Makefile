@@ -53,7 +53,7 @@ pictures: $(VENV)/test.done
 
 # The tables of docs/reproduce.md and the README; run it after a result has changed.
 claims: $(VENV)/test.done
-	$(BIN)/python docs/claims.py
+	$(BIN)/python tools/claims.py
 
 # One thread, so that the numbers do not depend on the machine.
 notebooks: export OMP_NUM_THREADS = 1
@@ -62,7 +62,7 @@ notebooks: $(VENV)/test.done
 
 # The README's table of normalisers; run it after the leaderboard or their page has changed.
 zoo: $(VENV)/test.done
-	$(BIN)/python docs/zoo.py
+	$(BIN)/python tools/zoo.py
 
 clean:
 	rm -rf $(VENV) build dist

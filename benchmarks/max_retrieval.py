@@ -25,9 +25,14 @@ import jax
 import numpy as np
 
 from sharpmax.experiments.max_retrieval import heads, model, table1
-from sharpmax.experiments.max_retrieval.exam import Exam, examine
-from sharpmax.experiments.max_retrieval.settings import LOSS_EVERY, Training
-from sharpmax.experiments.max_retrieval.train import advance, begin, streams
+from sharpmax.experiments.max_retrieval.evaluation import EvaluationJob, evaluate_head
+from sharpmax.experiments.max_retrieval.train import (
+    LOSS_EVERY,
+    Training,
+    initial_state,
+    random_keys,
+    train_steps,
+)
 from sharpmax.results import Result, Stopwatch
 
 ROUNDS = 11
@@ -37,15 +42,15 @@ SETS, ITEMS = 128, 16_384
 def training_speed() -> dict[str, object]:
     """Return milliseconds per training step of both models, and their ratio."""
     training = Training()
-    initialising, key = streams(0)
+    initialising, key = random_keys(0)
     steps = np.arange(LOSS_EVERY, dtype=np.int32)
-    rates = training.rates(steps)
+    rates = training.learning_rates(steps)
     models = {"folded": model.forward, "as written": model.reference}
 
     def timed(function) -> tuple[float, float]:
-        start = jax.block_until_ready(begin(initialising, training.kind))
+        start = jax.block_until_ready(initial_state(initialising, training.compile_key))
         begun = time.perf_counter()
-        loss = float(advance(start, key, steps, rates, training.kind, function)[1])
+        loss = float(train_steps(start, key, steps, rates, training.compile_key, function)[1])
         return (time.perf_counter() - begun) / LOSS_EVERY, loss
 
     losses = {name: timed(function)[1] for name, function in models.items()}  # compiles them too
@@ -69,9 +74,9 @@ def training_speed() -> dict[str, object]:
 def examination() -> dict[str, float]:
     """Return time and peak memory of one exam."""
     found = heads.load("max")
-    exam = Exam(found.of(0), True, "max", 0, (ITEMS,), SETS, table1.METHODS)
+    job = EvaluationJob(found.of(0), True, "max", 0, (ITEMS,), SETS, table1.METHODS)
     begun = time.perf_counter()
-    examine(exam)
+    evaluate_head(job)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {"seconds": time.perf_counter() - begun, "peak_gigabytes": peak / 2**20}
 

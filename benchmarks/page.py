@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
+from sharpmax import report
 from sharpmax._files import write_atomically
-from sharpmax.plot import style
 from sharpmax.results import Result
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -163,53 +161,6 @@ of eager attention's matrices by at most {scans.measurements["largest_difference
 {END}"""
 
 
-SHOWN = {
-    "cpu": "adaptive, cpu",
-    "statistics": "statistics, cpu",
-    "streaming": "streaming",
-    "fused": "fused (two calls)",
-    "textbook": "textbook",
-    "products alone": "products alone",
-}
-
-
-def picture(result: Result) -> Figure:
-    """Draw the time relative to SDPA against the number of tokens, for each kind."""
-    found: dict[str, dict[int, dict]] = {}
-    for name, row in result.measurements["prefill"].items():
-        tokens, _, kind = name.partition(" tokens, ")
-        found.setdefault(kind, {})[int(tokens.replace(",", ""))] = row
-    with style.house_style():
-        figure = Figure(figsize=(10.8, 7.2), layout="constrained")
-        for axes, (kind, rows) in zip(figure.subplots(2, 2).flat, found.items(), strict=True):
-            panel(axes, rows)
-            axes.set_title(kind if "causal" in kind else f"{kind}, every key seen")
-        handles, labels = axes.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-    return figure
-
-
-def panel(axes, rows: dict[int, dict]) -> None:
-    for name, label in SHOWN.items():
-        points = {tokens: row[name] for tokens, row in rows.items() if name in row}
-        (line,) = axes.plot(
-            list(points),
-            [point["ratio"] for point in points.values()],
-            marker="o",
-            ms=4,
-            ls="--" if name == "products alone" else "-",
-            color=style.MUTED if name == "products alone" else None,
-            label=label,
-        )
-        low, high = ([point[end] for point in points.values()] for end in ("low", "high"))
-        axes.fill_between(list(points), low, high, color=line.get_color(), alpha=0.2, lw=0)
-    axes.axhline(1, color=style.MUTED, lw=1)
-    axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel="time, SDPA = 1")
-    axes.set_yticks([0.5, 1, 2, 5, 10, 20], ["0.5", "1", "2", "5", "10", "20"])
-    axes.set_xticks(list(rows), [f"{tokens:,}" for tokens in rows], fontsize=8)
-    axes.minorticks_off()
-
-
 def main() -> None:
     torchs, jaxs, scans, heads = map(Result.load, sys.argv[1:5])
     document = Path(sys.argv[5])
@@ -217,7 +168,8 @@ def main() -> None:
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     write_atomically(document, (before + page(torchs, jaxs, scans, heads) + after).encode())
-    style.save(picture(torchs), Path(sys.argv[1]).with_suffix(""), overwrite=True)
+    stem = Path(sys.argv[1]).with_suffix("")
+    report.save_picture(report.draw(torchs), stem, overwrite=True)
     print(f"wrote {document}")
 
 

@@ -1,9 +1,9 @@
-"""What does sharpening cost on ordinary text? An evaluation of a task of one's own.
+"""Measure what sharpening costs on ordinary text, with a task of your own.
 
     python examples/ordinary_text.py results/calibration-answers.json docs/*.md
 
-The model continues passages of the files by 30 words; the log-probability of what they really say
-is compared. (Nobody writes 30 words exactly as a file has them: accuracy is 0 for all.)
+The model continues passages of the files by 30 words. Compare the log-probability of the real
+continuation. Accuracy is 0 everywhere: no model writes 30 words exactly as a file has them.
 """
 
 import sys
@@ -13,15 +13,17 @@ import numpy as np
 
 import sharpmax as sx
 import sharpmax.hf as shf
-from sharpmax.cli.commands.evaluate import print_tables
+from sharpmax import report
 
 NEXT = 30
+"""Words that the model continues a passage by."""
 
 
 def main(calibration: str, *files: str) -> None:
     words = " ".join(Path(file).read_text("utf-8") for file in sorted(files)).split()
 
     def passage(length: int, generator: np.random.Generator) -> tuple[str, str]:
+        """Return a random passage of `length` words and the words that follow it."""
         begin = int(generator.integers(len(words) - length - NEXT))
         text, after = words[begin : begin + length], words[begin + length :][:NEXT]
         return " ".join(text), " " + " ".join(after)
@@ -37,7 +39,7 @@ def main(calibration: str, *files: str) -> None:
         name=loaded.name,
         notes=loaded.notes,
     )
-    print_tables(result)
+    report.show(result)
 
 
 if __name__ == "__main__":

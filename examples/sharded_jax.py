@@ -2,8 +2,8 @@
 
     XLA_FLAGS=--xla_force_host_platform_device_count=4 python examples/sharded_jax.py
 
-The flag makes four devices of one CPU; on GPUs or TPUs leave it out. Only statistics and outputs of
-rows travel, never keys.
+The flag splits one CPU into four devices; leave it out on GPUs or TPUs. Devices exchange only the
+statistics and outputs of rows, never keys.
 """
 
 import jax

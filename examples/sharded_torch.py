@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node 4 examples/sharded_torch.py
 
-Each process holds a quarter of the keys. Only statistics and outputs of rows travel, never keys.
+Each process holds a quarter of the keys. Processes exchange only the statistics and outputs of
+rows, never keys.
 """
 
 import torch
@@ -14,7 +15,7 @@ from sharpmax.torch import attention, sharded_attention
 def main() -> None:
     dist.init_process_group("gloo")  # "nccl" on GPUs
     rank, size = dist.get_rank(), dist.get_world_size()
-    generator = torch.Generator().manual_seed(0)  # the same numbers everywhere, to compare
+    generator = torch.Generator().manual_seed(0)  # the same numbers in all processes
     query, key, value = (torch.randn(1, 8, 1000, 64, generator=generator) for _ in range(3))
 
     mine = slice(rank * 1000 // size, (rank + 1) * 1000 // size)

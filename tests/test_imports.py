@@ -81,7 +81,11 @@ def test_the_core_works_with_numpy_alone():
     ("blocked", "statement", "message"),
     [
         ("pydantic", "import sharpmax.results", "reading and writing results needs pydantic"),
-        ("matplotlib", "import sharpmax.plot.style", "drawing a picture needs matplotlib"),
+        (
+            "matplotlib",
+            "import sharpmax.report.renderers.matplotlib",
+            "drawing a picture needs matplotlib",
+        ),
         ("torch", "import sharpmax.torch", "sharpmax.torch needs torch"),
         ("jax", "import sharpmax.jax", "sharpmax.jax needs jax"),
         ("gradio", "import sharpmax.app", "the explorer needs gradio"),

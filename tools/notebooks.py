@@ -80,7 +80,7 @@ def _failed_cell(notebook: nbformat.NotebookNode) -> int:
 
 
 def clean(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
-    """Remove what differs from run to run; raise UserError for an output that depends on the machine."""
+    """Remove what differs from run to run; refuse an output that depends on the machine."""
     notebook.metadata = nbformat.from_dict(METADATA)
     for number, cell in enumerate(notebook.cells, start=1):
         cell.metadata = nbformat.from_dict({})
@@ -91,7 +91,9 @@ def clean(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
                 output.metadata = nbformat.from_dict({})
             if output.output_type == "error" or output.get("name") == "stderr":
                 text = output.get("evalue") or output.get("text", "")
-                raise UserError(f"{name}, cell {number} printed a warning or an error: {text.strip()}")
+                raise UserError(
+                    f"{name}, cell {number} printed a warning or an error: {text.strip()}"
+                )
             if match := ABSOLUTE.search(output_text(output)):
                 raise UserError(
                     f"{name}, cell {number} prints {match.group()!r}, which depends on the machine"

@@ -1,9 +1,9 @@
-"""The items of the task sharpmax_lookup: who has what, among 4, 8 or 16 people.
+"""Write the items of the task sharpmax_lookup: who has what, among 4, 8 or 16 people.
 
     python examples/lm_eval/make_lookup.py
 
-A head that finds the person's first mention answers all of them, one that spreads its weight over
-the others does not. The same 30 items every time.
+A head that finds the first mention of the person answers all items; a head that spreads its weight
+over the other people does not. The 30 items are always the same.
 """
 
 import json
@@ -15,7 +15,7 @@ THINGS = "ball bell book box card clock coin cup fish flag hat key lamp map ring
 
 
 def items() -> list[dict[str, object]]:
-    """Each with its text, the four things to choose from, and which of them is right."""
+    """Return the items: a text, four things to choose from, and the index of the right one."""
     numbers = random.Random(0)
     return [item(numbers, count) for count in (4, 8, 16) for _ in range(10)]
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from sharpmax.cpu import threads
 from sharpmax.cpu.threads import openmp_team, run_in_threads
@@ -87,15 +87,15 @@ def test_an_error_comes_out_and_ends_the_others_work(whose, error):
     assert taken[-5:].count(4) == 1
 
 
-def test_the_products_have_their_threads_again(whose):
-    limits = [library.num_threads for library in ThreadpoolController().lib_controllers]
+def test_products_have_one_thread_meanwhile_and_theirs_again(whose):
+    libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+    assert libraries
     inside = []
-    controller = ThreadpoolController().select(user_api="blas")
-    run_in_threads(
-        [1], lambda _: inside.extend(x.num_threads for x in controller.lib_controllers), 1
-    )
+    with threadpool_limits(2, user_api="blas"):
+        assert {library.num_threads for library in libraries} == {2}
+        run_in_threads([1], lambda _: inside.extend(x.num_threads for x in libraries), 1)
+        assert {library.num_threads for library in libraries} == {2}
     assert set(inside) == {1}
-    assert limits == [x.num_threads for x in ThreadpoolController().lib_controllers]
 
 
 def test_the_rule_for_torch_s_threads(monkeypatch):

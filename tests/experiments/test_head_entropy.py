@@ -1,4 +1,4 @@
-"""Figure 3 on a real language model: its first block disperses as the sequence grows."""
+"""Figure 3 on a real language model: the first block disperses as the sequence grows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sharpmax.results import Result
 
 ROOT = Path(__file__).parents[2]
 MEASURED = [3.11, 3.54, 4.03, 4.55, 5.05, 5.54, 6.00]
-"""By another program, with other random numbers: nats at 8 to 512 numbers."""
+"""Nats at 8 to 512 numbers, measured by another program with other random numbers."""
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,6 @@ def test_what_is_published_is_what_is_measured(result):
         np.testing.assert_allclose(numbers, published.measurements[name], atol=0.00501)
 
 
-def test_it_says_that_the_weights_are_quantised(result):
+def test_quantised_weights_are_noted(result):
     assert any("4 bits" in note for note in result.measurements["notes"])
     assert result.measurements["slope"] == pytest.approx(0.75, abs=0.1)

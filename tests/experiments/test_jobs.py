@@ -1,4 +1,4 @@
-"""Jobs in processes of their own: in order, with progress, and with a clean end."""
+"""Jobs in separate processes: results in order, progress, and a clean end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import workers
-from waiting import eventually
+from waiting import wait_until
 
 from sharpmax import MissingExtraError, UserError
 from sharpmax.experiments import jobs
@@ -19,116 +19,118 @@ from sharpmax.experiments import jobs
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch):
-    """In the workers too."""
+    """Let worker processes import `workers`."""
     before = os.environ.get("PYTHONPATH", "")
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{before}")
 
 
-def test_answers_come_in_the_order_of_the_jobs_and_progress_ends_at_one():
-    seen = {}
-    told = lambda place, share: seen.setdefault(place, []).append(share)  # noqa: E731
-    assert jobs.run(workers.square, [3, 1, 4, 1, 5], processes=2, progress=told) == [
-        9,
-        1,
-        16,
-        1,
-        25,
-    ]
-    assert sorted(seen) == [0, 1, 2, 3, 4]
-    for shares in seen.values():
-        assert shares == sorted(shares)
-        assert shares[-1] == 1.0
-        assert 0.25 in shares
+def test_results_are_in_the_order_of_the_jobs_and_progress_ends_at_one():
+    shares, results = {}, []
+    answers = jobs.run_jobs(
+        workers.square,
+        [3, 1, 4],
+        processes=2,
+        progress=lambda index, share: shares.setdefault(index, []).append(share),
+        on_result=lambda *result: results.append(result),
+    )
+    assert answers == [9, 1, 16]
+    assert sorted(results) == [(0, 9), (1, 1), (2, 16)]
+    assert sorted(shares) == [0, 1, 2]
+    for values in shares.values():
+        assert values == sorted(values)
+        assert values[-1] == 1.0
+        assert 0.25 in values
 
 
-def test_nothing_to_do():
-    assert jobs.run(workers.square, []) == []
+def test_no_jobs_give_no_results():
+    assert jobs.run_jobs(workers.square, []) == []
 
 
-def test_a_job_has_one_thread_whatever_the_machine_has():
-    assert jobs.run(workers.environment, ["NPROC"]) == [("1", "cpu")]
+def test_a_labelled_progress_names_the_phase_and_the_number_of_jobs():
+    calls = []
+    jobs.label_progress("training", 5, lambda *call: calls.append(call))(2, 0.5)
+    assert calls == [("training", 5, 2, 0.5)]
+    assert jobs.label_progress("training", 5, None) is None
 
 
-def test_an_error_stops_the_others_and_is_the_one_that_is_seen():
-    began = time.monotonic()
+def test_a_job_has_one_thread_on_any_machine():
+    assert jobs.run_jobs(workers.environment, ["NPROC"]) == [("1", "cpu")]
+
+
+def test_an_error_stops_the_other_jobs_and_is_raised():
+    begin = time.monotonic()
     with pytest.raises(UserError, match="this job is bad"):
-        jobs.run(workers.refuse, ["good", "bad", "good"], processes=2)
-    assert time.monotonic() - began < 30  # a good one alone would take 50 s
+        jobs.run_jobs(workers.refuse, ["good", "bad", "good"], processes=2)
+    assert time.monotonic() - begin < 30  # a good one alone would take 50 s
 
 
-def test_an_error_of_several_parts_arrives_as_it_was_raised():
+def test_an_error_with_several_arguments_arrives_as_it_was_raised():
     with pytest.raises(MissingExtraError, match=r"^flying needs a package, which is not installed"):
-        jobs.run(workers.lack, ["flying"])
+        jobs.run_jobs(workers.lack_package, ["flying"])
 
 
-def test_what_a_job_found_is_kept_once_and_before_the_others_end():
-    kept = []
+def test_a_result_is_passed_on_before_other_jobs_end():
+    results = []
     with pytest.raises(UserError, match="this job is bad"):
-        jobs.run(
+        jobs.run_jobs(
             workers.refuse_later,
             ["good", "bad"],
             processes=2,
-            keep=lambda *found: kept.append(found),
+            on_result=lambda *result: results.append(result),
         )
-    assert kept == [(0, "good")]
-    kept.clear()
-    answers = jobs.run(
-        workers.square, [3, 1, 4], processes=2, keep=lambda *found: kept.append(found)
-    )
-    assert answers == [9, 1, 16]
-    assert sorted(kept) == [(0, 9), (1, 1), (2, 16)]
+    assert results == [(0, "good")]
 
 
-def test_an_error_in_keeping_stops_all():
-    def fail(place, found):
+def test_an_error_in_on_result_stops_all_jobs():
+    def fail(index, result):
         raise OSError("disk full")
 
-    began = time.monotonic()
+    begin = time.monotonic()
     with pytest.raises(OSError, match="disk full"):
-        jobs.run(workers.refuse_later, ["good", "slow"], processes=2, keep=fail)
-    assert time.monotonic() - began < 30  # the slow one alone would take 50 s
+        jobs.run_jobs(workers.refuse_later, ["good", "slow"], processes=2, on_result=fail)
+    assert time.monotonic() - begin < 30  # the slow one alone would take 50 s
 
 
-def test_a_worker_that_is_killed_is_reported():
+def test_a_killed_worker_is_reported():
     with pytest.raises(UserError, match=r"a worker process was killed.*repeat the command"):
-        jobs.run(workers.die, [0])
+        jobs.run_jobs(workers.die, [0])
 
 
-def test_workers_end_with_a_parent_that_was_killed(tmp_path):
-    parent, worker = _begin(tmp_path, "wait_for_long")
+def test_workers_end_when_their_parent_is_killed(tmp_path):
+    parent, worker = _start(tmp_path, "sleep_for_long")
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    assert eventually(lambda: not _alive(worker), "the worker ends")
+    assert wait_until(lambda: not _is_alive(worker), "the worker ends")
 
 
-def test_an_interrupt_ends_all(tmp_path):
-    parent, worker = _begin(tmp_path, "tell_for_long")
-    os.killpg(parent.pid, signal.SIGINT)  # to all of them, as a terminal does
+def test_an_interrupt_ends_all_processes(tmp_path):
+    parent, worker = _start(tmp_path, "report_for_long")
+    os.killpg(parent.pid, signal.SIGINT)  # to all processes, as a terminal does
     assert parent.wait(timeout=60) != 0
-    assert not _alive(worker)
+    assert not _is_alive(worker)
     errors = (tmp_path / "errors").read_text()
     assert errors.rstrip().endswith("KeyboardInterrupt")
-    assert errors.count("Traceback") == 1  # that of the parent: workers end quietly
+    assert errors.count("Traceback") == 1  # only the parent's: workers end quietly
 
 
-def _begin(folder: Path, function: str) -> tuple[subprocess.Popen[bytes], int]:
-    """A process with one job that says where it runs, and that job's own."""
+def _start(folder: Path, function: str) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a process with one job; return it and the process id of the job."""
     mark = folder / "pid"
     script = (
         "import workers\nfrom sharpmax.experiments import jobs\n"
-        f"if __name__ == '__main__': jobs.run(workers.{function}, [{str(mark)!r}])\n"
+        f"if __name__ == '__main__': jobs.run_jobs(workers.{function}, [{str(mark)!r}])\n"
     )
     (folder / "main.py").write_text(script)
     command = [sys.executable, folder / "main.py"]
     with (folder / "errors").open("w") as errors:
         parent = subprocess.Popen(command, stderr=errors, start_new_session=True)
-    return parent, int(eventually(lambda: mark.exists() and mark.read_text(), "the job begins"))
+    return parent, int(wait_until(lambda: mark.exists() and mark.read_text(), "the job begins"))
 
 
-def _alive(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # An orphan that has ended may wait for a parent to take note of it.
+    # An orphan that has ended stays a zombie until its new parent collects it.
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

@@ -1,4 +1,4 @@
-"""Figure 5's plane: the degenerate edges, the limits, and regions that mean what they say."""
+"""Figure 5: the plane equals its definition, its edges are degenerate, and regions are ordered."""
 
 from __future__ import annotations
 

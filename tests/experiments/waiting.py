@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 
-def eventually(condition, what):
-    """What the condition finds, as soon as it finds something."""
+def wait_until(condition, what):
+    """Return the first true value of `condition()`, or fail after a minute."""
     for _ in range(600):
-        found = condition()
-        if found:
-            return found
+        value = condition()
+        if value:
+            return value
         time.sleep(0.1)
     raise AssertionError(f"waited a minute in vain: {what}")

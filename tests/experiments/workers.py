@@ -1,4 +1,4 @@
-"""Functions that tests run in other processes: they must be importable there."""
+"""Functions that tests run in other processes, where they must be importable."""
 
 from __future__ import annotations
 
@@ -10,90 +10,91 @@ from pathlib import Path
 from sharpmax import MissingExtraError, UserError
 
 
-def square(job, tell):
+def square(job, report_share):
     for share in (0.25, 0.5, 0.75):
-        tell(share)
+        report_share(share)
         time.sleep(0.3)
     return job * job
 
 
-def environment(job, tell):
+def environment(job, report_share):
     import jax
 
     return os.environ[job], jax.devices()[0].platform
 
 
-def refuse(job, tell):
+def refuse(job, report_share):
+    """Fail at once if the job is bad, else report progress for 50 seconds."""
     if job == "bad":
         raise UserError("this job is bad")
     for _ in range(1000):
         time.sleep(0.05)
-        tell(0.1)
+        report_share(0.1)
     return job
 
 
-def refuse_later(job, tell):
-    """Good at once, bad after three seconds, slow after 50."""
-    for _ in range({"good": 0, "bad": 60, "slow": 1000}[job]):
+def refuse_later(job, report_share):
+    """Return at once if the job is good, fail after two seconds if it is bad, else take 50."""
+    for _ in range({"good": 0, "bad": 40, "slow": 1000}[job]):
         time.sleep(0.05)
-        tell(0.1)
+        report_share(0.1)
     if job == "bad":
         raise UserError("this job is bad")
     return job
 
 
-def lack(job, tell):
+def lack_package(job, report_share):
     raise MissingExtraError("a package", "an extra", job)
 
 
-def die(job, tell):
+def die(job, report_share):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def tell_for_long(job, tell):
+def report_for_long(job, report_share):
     Path(job).write_text(str(os.getpid()))
     for _ in range(6_000):
         time.sleep(0.1)
-        tell(0.5)
+        report_share(0.5)
 
 
-def wait_for_long(job, tell):
-    """Says where it is and goes on without telling anybody."""
+def sleep_for_long(job, report_share):
+    """Write the process id and never report."""
     Path(job).write_text(str(os.getpid()))
     time.sleep(600)
 
 
-def die_once(job, tell):
-    """Says who it is, and the first to do so dies."""
-    mark = Path(job)
-    first = not mark.exists()
-    with mark.open("a") as marks:
-        marks.write(f"{os.getpid()}\n")
+def die_once(job, report_share):
+    """Append the process id to a file; the first process to do so dies."""
+    path = Path(job)
+    first = not path.exists()
+    with path.open("a") as lines:
+        lines.write(f"{os.getpid()}\n")
     if first:
-        die(job, tell)
-    return mark.read_text().count("\n")
+        die(job, report_share)
+    return path.read_text().count("\n")
 
 
-def perform_and_mark(unit, tell):
-    """A unit of the leaderboard; every attempt leaves a line with its seed and the node."""
+def run_trial_and_log(trial, report_share):
+    """Run a trial of the leaderboard; every attempt logs its seed and its node."""
     import ray
 
-    from sharpmax.experiments.leaderboard.unit import perform
+    from sharpmax.experiments.leaderboard.trial import run_trial
 
-    with (unit.folder / "attempts").open("a") as attempts:
-        attempts.write(f"{unit.budget.seeds[0]} {ray.get_runtime_context().get_node_id()}\n")
-    return perform(unit, tell)
+    with (trial.folder / "attempts").open("a") as attempts:
+        attempts.write(f"{trial.budget.seeds[0]} {ray.get_runtime_context().get_node_id()}\n")
+    return run_trial(trial, report_share)
 
 
-def note_the_end(job, tell):
-    """A bad one waits for the other to begin; the other goes on, and notes by what it is ended."""
-    mark, bad = Path(job[0]), job[1]
-    while bad and not mark.exists():
+def log_the_end(job, report_share):
+    """A bad job waits for the other one to begin and fails; the other logs what ends it."""
+    path, bad = Path(job[0]), job[1]
+    while bad and not path.exists():
         time.sleep(0.1)
     if bad:
         raise UserError("this job is bad")
     try:
-        tell_for_long(mark, tell)
+        report_for_long(path, report_share)
     except BaseException as error:
-        mark.write_text(type(error).__name__)
+        path.write_text(type(error).__name__)
         raise

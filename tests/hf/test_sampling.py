@@ -32,10 +32,11 @@ def test_tokens_that_are_ruled_out_count_nowhere():
     scores = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
     hidden = scores.clone()
     hidden[:, 7:] = -torch.inf
-    processor = AdaptiveTemperatureLogitsProcessor()
-    found = processor(TOKENS, hidden)
-    torch.testing.assert_close(found[:, :7], processor(TOKENS, scores[:, :7]))
-    assert (found[:, 7:] == -torch.inf).all()
+    for policy in (sx.PAPER, sx.LogLength(4)):
+        processor = AdaptiveTemperatureLogitsProcessor(policy)
+        found = processor(TOKENS, hidden)
+        torch.testing.assert_close(found[:, :7], processor(TOKENS, scores[:, :7]))
+        assert (found[:, 7:] == -torch.inf).all()
     flat = AdaptiveTemperatureLogitsProcessor(lambda entropy, count: 0 * entropy)(TOKENS, hidden)
     assert (flat[:, :7] == 0).all()
     assert (flat[:, 7:] == -torch.inf).all()

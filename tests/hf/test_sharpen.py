@@ -240,6 +240,15 @@ def test_mistakes_are_named_and_change_nothing(model, options, error, message):
     assert model.config._attn_implementation == before
 
 
+def test_heads_mean_nothing_in_layers_of_different_sizes(model):
+    model.model.layers[1].self_attn.num_heads = 2
+    message = r"heads=\[1\]: the chosen layers have different numbers of heads \(\[2, 4\]\)"
+    with pytest.raises(UserError, match=message), shf.sharpen(model, HARD, heads=[1]):
+        pass
+    with shf.sharpen(model, HARD, layers=[0, 2], heads=[1]):
+        pass
+
+
 def test_something_else_than_a_model():
     with (
         pytest.raises(UserError, match="expected a transformers model"),

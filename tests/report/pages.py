@@ -1,4 +1,4 @@
-"""A report read back: its elements, its words and the data that it embeds."""
+"""A report read back: its elements, its text and the data that it embeds."""
 
 from __future__ import annotations
 

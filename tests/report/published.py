@@ -1,4 +1,4 @@
-"""Every kind of result that a report can be made of: what is published."""
+"""The committed results, read once per session, also with hostile text in them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from sharpmax import report
+from sharpmax.report.kinds import KINDS
 from sharpmax.results import Result
 
-ALL = sorted({*report.KINDS, "scan", "calibration"})
+ALL = sorted([*KINDS, "calibration"])
 ROOT = Path(__file__).parents[2]
 FILES = sorted(
     path
@@ -25,7 +26,7 @@ def everything() -> dict[str, Any]:
     return {f"{path.parent.name}/{path.stem}": report.load(path) for path in FILES}
 
 
-def one_of(kind: str) -> Any:
+def first_of(kind: str) -> Any:
     return next(result for result in everything().values() if result.kind == kind)
 
 
@@ -65,10 +66,10 @@ def evil(kind: str) -> Any:
         "reason",
         "rules",
     )
-    result = one_of(kind)
+    result = first_of(kind)
     if kind == "calibration":
-        content = poisoned(result.model_dump(), (*names, "choose", "weights"))
-        content["architecture"] = result.architecture | {"model_type": EVIL}
+        content = poisoned(result.model_dump(), (*names, "choose", "weights", "model_type"))
+        content["architecture"] = result.architecture.model_dump() | {"model_type": EVIL}
         return type(result).model_validate(content)
     origin = dict.fromkeys(("command", "commit", "platform", "processor"), EVIL)
     measurements = poisoned(

@@ -1,4 +1,4 @@
-"""A scan that no model made: the layout of a real one, each label with the curves that earn it."""
+"""Results that nobody measured, with the layout of real ones."""
 
 from __future__ import annotations
 
@@ -157,4 +157,42 @@ def _provenance() -> Provenance:
         processor="Synthetic CPU",
         cores=8,
         packages={"numpy": "2.4.6", "torch": "2.9.0", "transformers": "5.1.0"},
+    )
+
+
+def figure8(algorithms: int = 8) -> Result:
+    """A Figure 8 that no training made: trained at the smaller half of the sizes."""
+    slopes = {"softmax": 1.0, "adaptive": 0.7, "inference": 1.5}
+    labels = {
+        "softmax": "softmax",
+        "adaptive": "adaptive, trained",
+        "inference": "adaptive, tested",
+    }
+    panels = {}
+    for name in [f"algorithm_{number}" for number in range(algorithms)]:
+        sizes = list(range(4, 41, 4))
+        arms = {}
+        for arm, slope in slopes.items():
+            mean = [max(0.0, 1 - slope * size / 64) for size in sizes]
+            arms[arm] = dict.fromkeys(("mean", "mean_familiar", "mean_entropy"), mean)
+            arms[arm] |= dict.fromkeys(("std_tests", "std_trainings"), [0.02] * len(sizes))
+        familiar = [min(1.0, 20 / size) for size in sizes]
+        panels[name] = {
+            "sizes": sizes,
+            "train_sizes": sizes[:5],
+            "familiar": familiar,
+            "arms": arms,
+        }
+    measurements = {
+        "model": "Gemma of 1,000,000 parameters",
+        "test_seeds": [3, 14],
+        "labels": labels,
+        "algorithms": panels,
+    }
+    return Result(
+        kind="figure8",
+        config={},
+        seeds=(0, 1),
+        measurements=measurements,
+        provenance=_provenance(),
     )

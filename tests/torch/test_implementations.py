@@ -61,6 +61,20 @@ def test_equals_attention_to_the_visible_keys(impl, data):
     assert_right(call.run(impl, dtype), call, dtype)
 
 
+@pytest.mark.parametrize("impl", ALL)
+@pytest.mark.parametrize("queries", [1, 2])
+def test_short_queries_of_heads_that_share_keys(rng, impl, queries):
+    """They are stacked in one block, though each head has its own mask and sink."""
+    seen = rng.random((2, 6, queries, 9)) < 0.7
+    shapes = ((2, 6, queries, 4), (2, 2, 9, 4), (2, 2, 9, 4))
+    query, key, value = (rng.normal(size=shape) for shape in shapes)
+    bias = np.where(seen, rng.normal(size=seen.shape), -np.inf)
+    sinks = rng.normal(size=6)
+    for mask in ({"visible": seen},) if impl == "fused" else ({"visible": seen}, {"bias": bias}):
+        call = Call(3 * query, key, value, **mask, sinks=sinks).rounded(widest(impl))
+        assert_right(call.run(impl), call, widest(impl))
+
+
 @pytest.mark.parametrize("impl", [TRITON])
 @settings(max_examples=30)
 @given(data=st.data())

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from sharpmax._errors import UserError
 from sharpmax.policy_names import POLICY_NAMES
-from sharpmax.report import page
+from sharpmax.report.renderers import html
 
 QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 """Options of all events: no spinner of gradio's, and no entry in its public API."""
@@ -77,8 +77,8 @@ def show_number_if_taken(policy: gr.Dropdown, number: gr.components.Component) -
 def page_head() -> str:
     """Return style and script of the page: those of the reports, and our additions."""
     # The report's style is for a whole page; here it holds inside a view only.
-    style = f".sharpmax-view {{\n{page.style()}\n}}\n{_read_asset('app.css')}"
-    return f"<style>{style}</style>\n<script>{page.script(_read_asset('live.js'))}</script>"
+    style = f".sharpmax-view {{\n{html.style()}\n}}\n{_read_asset('app.css')}"
+    return f"<style>{style}</style>\n<script>{html.script(_read_asset('live.js'))}</script>"
 
 
 def error_message(text: object) -> Markup:

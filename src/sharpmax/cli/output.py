@@ -22,18 +22,17 @@ def save_result(result: Result, stem: Path, overwrite: bool) -> list[Path]:
     existing files.
     """
     # Imported late so that `sharpmax --help` does not wait for matplotlib.
-    from sharpmax import plot
-    from sharpmax.plot import style
+    from sharpmax import report
 
     json_file = result.save(stem.with_suffix(".json"), overwrite=overwrite)
-    return [json_file, *style.save(plot.draw(result), stem, overwrite=overwrite)]
+    return [json_file, *report.save_picture(report.draw(result), stem, overwrite=overwrite)]
 
 
 def print_result(result: Result, written: Iterable[Path]) -> None:
-    """Print the table of a result, if its kind has one, and one line per written file."""
-    from sharpmax.cli import tables
+    """Print the tables and sentences of a result, and one line per written file."""
+    from sharpmax import report
 
-    tables.show(result)
+    report.show(result)
     for path in written:
         typer.echo(path)
 

@@ -1,1 +1,4 @@
-"""Experiments as protocols: each module has a frozen `Config` and `run(config) -> Result`."""
+"""The paper's experiments and ours.
+
+Each experiment has a frozen `Config` and `run(config) -> Result`.
+"""

@@ -1,7 +1,7 @@
-"""Many jobs on all cores: each in a process of its own, on one core, with progress and a clean end.
+"""Run many jobs in parallel on one machine: one process and one thread per job.
 
-One thread a job, always: the numbers that a job finds do not depend on how many cores there are,
-and jobs beside each other waste nothing on waiting.
+A job never uses more than one thread. Its numbers therefore do not depend on how many cores the
+machine has, and jobs that run side by side do not compete for them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -18,67 +17,85 @@ from queue import Empty
 from typing import Any, TypeVar
 
 from sharpmax._errors import UserError
-from sharpmax._provenance import cores
+from sharpmax.results.provenance import cores
 
 Job = TypeVar("Job")
-Found = TypeVar("Found")
+JobResult = TypeVar("JobResult")
 
-Tell = Callable[[float], None]
-"""Called by a job now and then with the share of it that is done, 0 to 1. It raises `StoppedError`
-when the job is no longer wanted."""
+ReportShare = Callable[[float], None]
+"""Called by a running job with the share of its work that is done, 0 to 1. Raises `StoppedError` if
+the result of the job is no longer wanted."""
 
-Progress = Callable[[int, float], None]
-"""Called with a job's place in the list and the share of it that is done."""
+JobProgress = Callable[[int, float], None]
+"""Called with the index of a job and the share of its work that is done."""
+
+Progress = Callable[[str, int, int, float], None]
+"""Called with the name of a phase, its number of jobs, the index of one of them and the share of
+that job that is done."""
 
 ONE_THREAD = {
-    "NPROC": "1",  # what XLA takes for the number of cores
+    "NPROC": "1",  # the number of cores that XLA assumes
     "JAX_PLATFORMS": "cpu",
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-PATIENCE = 0.2
-"""Seconds between two looks at whether a job has ended."""
+POLL_SECONDS = 0.2
+"""Time between two checks for finished jobs and progress messages."""
 
 
 class StoppedError(Exception):
-    """The job's result is no longer wanted."""
+    """The job was stopped because its result is no longer wanted."""
 
 
-def run(
-    function: Callable[[Job, Tell], Found],
+def run_jobs(
+    function: Callable[[Job, ReportShare], JobResult],
     jobs: Sequence[Job],
     *,
     processes: int | None = None,
-    progress: Progress | None = None,
-    keep: Callable[[int, Found], None] | None = None,
-) -> list[Found]:
-    """The function of every job, in the jobs' order, some at a time.
+    progress: JobProgress | None = None,
+    on_result: Callable[[int, JobResult], None] | None = None,
+) -> list[JobResult]:
+    """Call `function(job, report_share)` for every job, several at a time.
 
-    The first error stops the others, and so does an interrupt; whatever they keep on disk stays.
-    `keep` is called in this process, with a job's place and what it found, as soon as it is there:
-    what is kept then survives whatever happens to the other jobs. Its errors stop them too.
-    `function` and the jobs are sent to other processes, so they must be importable and picklable.
+    The first error and an interrupt stop all jobs. Files that jobs have written stay.
+
+    Args:
+        function: Called in another process, so it must be importable there.
+        jobs: Picklable arguments of `function`.
+        processes: Maximum number of jobs at a time; the number of cores by default.
+        progress: Called in this process while the jobs run.
+        on_result: Called in this process with a job's index and result as soon as the job is
+            finished. Results that it saves survive failures of other jobs; an error that it raises
+            stops them.
+
+    Returns:
+        The results in the order of the jobs.
+
+    Raises:
+        UserError: If a worker process was killed.
     """
     if not jobs:
         return []
     processes = min(processes or cores(), len(jobs))
-    # Not forked: a copy of a process in which JAX or torch have threads may hang.
+    # "spawn": a forked copy of a process in which JAX or torch have threads may hang.
     context = multiprocessing.get_context("spawn")
     messages, stop = context.Queue(), context.Event()
-    executor = ProcessPoolExecutor(processes, context, _begin, (messages, stop, os.getpid()))
+    executor = ProcessPoolExecutor(processes, context, _start_worker, (messages, stop))
     try:
-        futures = [executor.submit(_work, function, place, job) for place, job in enumerate(jobs)]
-        _attend(
+        futures = [
+            executor.submit(_run_job, function, index, job) for index, job in enumerate(jobs)
+        ]
+        _wait_for_all(
             futures,
             messages,
-            progress or (lambda place, share: None),
-            keep or (lambda place, found: None),
+            progress or (lambda index, share: None),
+            on_result or (lambda index, result: None),
         )
         return [future.result() for future in futures]
     except BrokenProcessPool as error:
         raise UserError(
-            "a worker process was killed, perhaps for want of memory; what was finished is kept: "
-            "repeat the command to go on"
+            "a worker process was killed, perhaps because memory ran out; finished work is saved: "
+            "repeat the command to resume"
         ) from error
     finally:
         stop.set()
@@ -86,52 +103,60 @@ def run(
         messages.close()
 
 
-def _attend(
+def label_progress(phase: str, count: int, progress: Progress | None) -> JobProgress | None:
+    """Turn the progress of single jobs into the progress of a phase with `count` jobs."""
+    if progress is None:
+        return None
+    return lambda index, share: progress(phase, count, index, share)
+
+
+def _wait_for_all(
     futures: list[Future[Any]],
     messages: Any,
-    progress: Progress,
-    keep: Callable[[int, Any], None],
+    progress: JobProgress,
+    on_result: Callable[[int, Any], None],
 ) -> None:
-    """Pass on what jobs tell and find, until all have ended or one has failed."""
+    """Forward progress and results until all jobs have ended or one has failed."""
     pending = set(futures)
     while pending:
-        ended, pending = wait(pending, timeout=PATIENCE, return_when=FIRST_COMPLETED)
+        ended, pending = wait(pending, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
         while True:
             try:
-                place, share = messages.get_nowait()
+                index, share = messages.get_nowait()
             except Empty:
                 break
-            if futures[place] in pending:  # what a job said may arrive after its result
-                progress(place, share)
+            if futures[index] in pending:  # a message may arrive after the job's result
+                progress(index, share)
         for future in ended:
-            place = futures.index(future)
-            keep(place, future.result())  # raises what the job raised
-            progress(place, 1.0)
+            index = futures.index(future)
+            on_result(index, future.result())  # raises what the job raised
+            progress(index, 1.0)
 
 
 _worker: dict[str, Any] = {}
-"""What a worker process knows of the one that started it."""
+"""In a worker process: the queue for progress messages and the event that stops the job."""
 
 
-def _begin(messages: Any, stop: Any, parent: int) -> None:
-    """Prepare a worker process, before it imports any library with threads."""
+def _start_worker(messages: Any, stop: Any) -> None:
+    """Prepare a worker process before it imports a library that starts threads."""
     os.environ.update(ONE_THREAD)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides, and tells by `stop`
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it and sets `stop`
     _worker.update(messages=messages, stop=stop)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
-def _end_with(parent: int) -> None:
-    """End this process soon after its parent: one that was killed could not say so."""
-    while os.getppid() == parent:
-        time.sleep(PATIENCE)
+def _exit_with_parent() -> None:
+    """End this process when its parent ends: a parent that was killed cannot set `stop`."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
     os._exit(1)
 
 
-def _work(function: Callable[[Any, Tell], Any], place: int, job: Any) -> Any:
-    def tell(share: float) -> None:
+def _run_job(function: Callable[[Any, ReportShare], Any], index: int, job: Any) -> Any:
+    def report_share(share: float) -> None:
         if _worker["stop"].is_set():
             raise StoppedError
-        _worker["messages"].put((place, share))
+        _worker["messages"].put((index, share))
 
-    return function(job, tell)
+    return function(job, report_share)

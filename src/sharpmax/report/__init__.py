@@ -1,77 +1,64 @@
-"""Numbers that nobody looks at help nobody: results as one HTML file to open, send and print.
+"""Describe results in words, tables and charts, and render them.
 
-The file carries its own charts and data and never asks the network for anything. The report only
-reads results: it sorts, counts and formats what an experiment measured.
+What a result says is written once, in `sharpmax.report.kinds`. `sharpmax.report.renderers` shows it
+as an HTML report, a picture, terminal tables or Markdown, with the same words, names and colours.
+Nothing is computed but orders, counts and means.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sharpmax._errors import UserError
 from sharpmax._files import refuse_overwriting, write_atomically
-from sharpmax.report import (
-    bench,
-    blocks,
-    calibration,
-    certify,
-    clrs,
-    evaluate,
-    figure1,
-    figure3,
-    figure5,
-    figure6,
-    frames,
-    leaderboard,
-    page,
-    policies,
-    scan,
-    table1,
-    unknowns,
-)
-from sharpmax.report.calibration import Calibration
-from sharpmax.results import Result
+from sharpmax.report.kinds import describe
+from sharpmax.results import Calibration, Result
+from sharpmax.results.calibration import is_calibration
 
-__all__ = ["load", "render", "write"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-KINDS: dict[str, Callable[[Result], blocks.Content]] = {
-    "bench-jax": bench.attention,
-    "bench-max-retrieval": bench.max_retrieval,
-    "bench-scan": bench.scan,
-    "bench-torch": bench.attention,
-    "certify": certify.content,
-    "evaluate": evaluate.content,
-    "figure1": figure1.content,
-    "figure2": frames.content,
-    "figure3": figure3.content,
-    "figure5": figure5.content,
-    "figure6": figure6.content,
-    "figure7": frames.content,
-    "figure8": clrs.content,
-    "leaderboard": leaderboard.content,
-    "policies": policies.content,
-    "table1": table1.content,
-    "unknowns": unknowns.content,
-}
-"""What each kind of result has to say; a scan has a page of its own making."""
+__all__ = ["describe", "draw", "load", "render", "save_picture", "show", "write"]
 
 
-def load(path: Path) -> Result | Calibration:
-    """A result or a calibration from its file; anything else is refused with the reason."""
-    if calibration.is_one(path):
-        return calibration.load(path)
-    return Result.load(path)
+def load(path: str | Path) -> Result | Calibration:
+    """Load a result or a calibration from its file.
+
+    Args:
+        path: The JSON file.
+
+    Returns:
+        What the file holds.
+
+    Raises:
+        UserError: The file is missing, damaged, neither of the two, or of a later version.
+    """
+    return Calibration.load(path) if is_calibration(path) else Result.load(path)
 
 
 def write(
     results: Sequence[Result | Calibration],
-    path: Path,
+    path: str | Path,
     *,
     names: Sequence[str] | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write the results as one self-contained HTML file; replace a file only if asked."""
+    """Write results as one HTML file that opens from disk in any browser.
+
+    Args:
+        results: One or more results; each becomes a section.
+        path: The HTML file to write.
+        names: What an error calls the results, such as the names of their files.
+        overwrite: Whether to replace a file that exists.
+
+    Returns:
+        The path of the HTML file.
+
+    Raises:
+        UserError: The file exists and `overwrite` is False, or a result cannot be described.
+    """
     path = Path(path)
     refuse_overwriting([path], overwrite)
     write_atomically(path, render(results, names=names).encode())
@@ -79,37 +66,72 @@ def write(
 
 
 def render(results: Sequence[Result | Calibration], *, names: Sequence[str] | None = None) -> str:
-    """The HTML page of these results, one section each; the same results give the same text.
+    """Return the HTML page of some results; the same results give the same text.
 
-    `names`, such as those of their files, are what an error calls them.
+    Args:
+        results: One or more results; each becomes a section.
+        names: What an error calls the results, such as the names of their files.
+
+    Returns:
+        The text of the page.
+
+    Raises:
+        UserError: There is no result, or one of them cannot be described.
     """
+    from sharpmax.report.renderers import html
+
     if not results:
         raise UserError("a report needs at least one result")
-    level = 1 if len(results) == 1 else 2  # several sections stand under one title of the page
     names = [""] * len(results) if names is None else names
-    return page.assemble(
-        [
-            _section(result, f"{result.kind}-{number}", level, name)
-            for number, (result, name) in enumerate(zip(results, names, strict=True), start=1)
-        ]
-    )
+    contents = [describe(result, name) for result, name in zip(results, names, strict=True)]
+    return html.page(contents, results)
 
 
-def _section(result: Result | Calibration, anchor: str, level: int, name: str) -> page.Section:
-    """The piece of the page; a result whose parts are not what its kind has is refused by name."""
-    try:
-        if isinstance(result, Calibration):
-            return blocks.section(calibration.content(result), None, anchor, level)
-        if result.kind == "scan":
-            return scan.section(result, anchor, level)
-        if result.kind not in KINDS:
-            known = ", ".join(sorted([*KINDS, "scan"]))
-            raise UserError(f"no report for results of kind {result.kind!r}: expected {known}")
-        return blocks.section(KINDS[result.kind](result), result, anchor, level)
-    except UserError as error:
-        raise UserError(f"{name}: {error}" if name else str(error)) from error
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{name or 'the result'} is damaged: not what a result of kind {result.kind!r} holds "
-            f"({type(error).__name__}: {error}); run its command again"
-        ) from error
+def draw(result: Result | Calibration) -> Figure:
+    """Draw the picture of a result.
+
+    Args:
+        result: A result with charts or maps.
+
+    Returns:
+        The picture, a matplotlib figure that no window shows.
+
+    Raises:
+        UserError: The result cannot be described, or has no charts.
+    """
+    from sharpmax.report.renderers import matplotlib
+
+    return matplotlib.draw(describe(result), result.kind)
+
+
+def save_picture(figure: Figure, stem: str | Path, *, overwrite: bool = False) -> list[Path]:
+    """Save a picture as PNG and as SVG, the same bytes for the same picture.
+
+    Args:
+        figure: The picture.
+        stem: The path of the files without their suffix.
+        overwrite: Whether to replace files that exist.
+
+    Returns:
+        The two paths.
+
+    Raises:
+        UserError: A file exists and `overwrite` is False.
+    """
+    from sharpmax.report.renderers import matplotlib
+
+    return matplotlib.save(figure, Path(stem), overwrite=overwrite)
+
+
+def show(result: Result | Calibration) -> None:
+    """Print the tables and the sentences of a result in the terminal.
+
+    Args:
+        result: A result or a calibration.
+
+    Raises:
+        UserError: The result cannot be described.
+    """
+    from sharpmax.report.renderers import terminal
+
+    terminal.show(describe(result))

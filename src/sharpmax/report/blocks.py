@@ -1,42 +1,34 @@
-"""Every kind of result needs the same few things on its page: charts, tables, maps, sentences.
+"""The language in which a result is described, once, for every renderer.
 
-A kind says what it found as `Content`, made of these blocks; the templates and the page's script
-know blocks and no kinds.
+A module of `sharpmax.report.kinds` turns a result into a `Content`: a title, a verdict, sentences,
+and blocks (charts, tables, maps). The renderers for HTML, pictures, the terminal and Markdown know
+blocks and no kinds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
-from markupsafe import Markup
-
-from sharpmax.report import provenance
-from sharpmax.report.numbers import number, rounded
-from sharpmax.report.page import Section, embedded_json, fill
-from sharpmax.results import Result
-
-COLOURS = 7
-"""Of lines, in the style sheet; the eighth line has the first again, and dashes."""
-
-WIDE = 16
-"""Heads a layer from which a map takes the whole width of the page."""
+from sharpmax.report.numbers import fixed, join
+from sharpmax.report.palette import SERIES, Dash, Look
 
 Numbers = Sequence[float | None]
+Scale = Literal["linear", "log", "power"]
+"""`power`: the numbers are exponents of ten."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """How an axis places its numbers and says them."""
+    """How an axis places its numbers, and how it writes them."""
 
     title: str
-    scale: Literal["linear", "log", "power"] = "linear"
-    """`power`: the numbers are exponents of ten."""
+    scale: Scale = "linear"
     digits: int = 0
     unit: str = ""
     noun: str = ""
-    """What a number of the horizontal axis counts."""
+    """What a number of the horizontal axis counts, such as "items"."""
     low: float | None = None
     high: float | None = None
     ticks: Sequence[float] | None = None
@@ -44,21 +36,28 @@ class Axis:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a chart, or with `dash="none"` a cloud of points."""
+    """One series of a chart: a line, or with `dash="none"` a cloud of points."""
 
     name: str
     x: Numbers
     y: Numbers
     low: Numbers | None = None
     high: Numbers | None = None
-    spread: Literal["band", "bars"] = "band"
+    spread: Literal["band", "bars", "columns"] = "band"
+    """How low and high are drawn: as a band, as error bars, or as the columns of a bar chart."""
     colour: str | None = None
-    """A name from the style sheet; None: the next colour."""
-    dash: Literal["solid", "dash", "dot", "none"] = "solid"
+    """A name of the palette; None takes the next colour."""
+    dash: Dash = "solid"
     marks: float = 2.5
-    """Radius of the points; 0: none."""
+    """Radius of the points; 0 draws none."""
     labels: Sequence[str] | None = None
-    """Of the points, where each has a name of its own."""
+    """Names of the points, where each has its own."""
+
+    @classmethod
+    def of(cls, look: Look, x: Numbers, y: Numbers, **options: Any) -> Line:
+        """Return the line of a method, with its name, colour and dashes."""
+        style = {"name": look.name, "colour": look.colour, "dash": look.dash} | options
+        return cls(x=x, y=y, **style)
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,8 @@ class Rule:
 
 @dataclass(frozen=True)
 class Chart:
+    """Lines over two axes."""
+
     template: ClassVar[str] = "chart"
     title: str
     x: Axis
@@ -80,45 +81,52 @@ class Chart:
     rules: Sequence[Rule] = ()
     text: str = ""
     single: bool = False
-    """Whether pointing at it tells of one point and not of all above each other."""
+    """Whether pointing at the chart reads one point instead of all lines at that place."""
 
-    @property
-    def data(self) -> Markup:
-        lines = [asdict(line) for line in self.lines]
-        free = 0
-        for line in lines:
-            if line["colour"] is None:
-                turn, place = divmod(free, COLOURS)
-                line["colour"] = f"series-{place + 1}"
-                line["dash"] = "dash" if turn and line["dash"] == "solid" else line["dash"]
+    def coloured(self) -> list[Line]:
+        """Return the lines, each with a colour: those without take the next one.
+
+        From the second round of the colours on they are dashed.
+        """
+        lines, free = [], 0
+        for line in self.lines:
+            if line.colour is None:
+                turn, index = divmod(free, len(SERIES))
+                dash = "dash" if turn and line.dash == "solid" else line.dash
+                line = replace(line, colour=SERIES[index], dash=dash)
                 free += 1
-            line["colour"] = f"var(--{line['colour']})"
-        spec = asdict(self) | {"lines": lines}
-        return embedded_json(rounded(spec))
+            lines.append(line)
+        return lines
 
 
 @dataclass(frozen=True)
 class Group:
-    """Small charts side by side, to be compared, under one heading and one legend: lines of the
-    same name look alike in all of them.
-    """
+    """Small charts side by side with one legend: lines of the same name look alike in all."""
 
     template: ClassVar[str] = "group"
     title: str
     charts: Sequence[Chart]
     text: str = ""
+    columns: int = 0
+    """Charts per row of a picture; 0 chooses by their number."""
 
 
 @dataclass(frozen=True)
 class Column:
+    """A column of a table."""
+
     name: str
     digits: int | None = None
-    """Decimals; None: text."""
+    """Decimals; None for text."""
+    better: Literal["higher", "lower"] | None = None
+    """Which direction is better, where one is."""
+    short: str | None = None
+    """A shorter name for the terminal; "" leaves the column out there."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """A number with words of its own, such as its spread; sorted by the number."""
+class Cell:
+    """A number with its own text, such as its spread; tables sort by the number."""
 
     value: float | None
     text: str
@@ -126,28 +134,54 @@ class Told:
 
 @dataclass(frozen=True)
 class Table:
+    """Rows of numbers and text."""
+
     template: ClassVar[str] = "table"
     title: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[Any]]
     text: str = ""
+    terminal: bool = True
+    """Whether the terminal prints it; long tables are for the page only."""
 
-    def cells(self, row: Sequence[Any]) -> list[tuple[Any, str]]:
-        """The value to sort by, "" if it is not known and None for text, and what is shown."""
-        made: list[tuple[Any, str]] = []
+    def cells(self, row: Sequence[Any]) -> list[Cell | str]:
+        """Return what each cell shows: text, or a number with its text."""
+        cells: list[Cell | str] = []
         for column, cell in zip(self.columns, row, strict=True):
-            if isinstance(cell, Told):
-                made.append(("" if cell.value is None else cell.value, cell.text))
+            if isinstance(cell, Cell):
+                cells.append(cell)
             elif column.digits is None:
-                made.append((None, str(cell)))
+                cells.append(str(cell))
             else:
-                made.append(("" if cell is None else cell, number(cell, column.digits)))
-        return made
+                cells.append(Cell(cell, fixed(cell, column.digits)))
+        return cells
+
+    @property
+    def caption(self) -> str:
+        """The text, and in which columns higher or lower is better."""
+        notes = [self.text] if self.text else []
+        for direction in ("higher", "lower"):
+            names = [column.name for column in self.columns if column.better == direction]
+            if names:
+                where = "in all columns of its kind" if len(names) > 3 else "in " + join(names)
+                notes.append(f"{direction.capitalize()} is better {where}.")
+        return " ".join(notes)
+
+
+@dataclass(frozen=True)
+class Region:
+    """A name for a part of a frame, at a place given as shares of its width and height."""
+
+    text: str
+    left: float
+    top: float
+    upright: bool = False
+    """Whether it is written upwards, where there is little width."""
 
 
 @dataclass(frozen=True)
 class Frames:
-    """Matrices as colours, each with its caption, in one scale."""
+    """Matrices as colours, each with its caption, on one scale."""
 
     template: ClassVar[str] = "frames"
     title: str
@@ -161,23 +195,26 @@ class Frames:
     digits: int
     text: str = ""
     wide: bool = False
-
-    @property
-    def data(self) -> Markup:
-        known = {name: getattr(self, name) for name in ("rows", "columns", "ends", "digits")}
-        return embedded_json(rounded({**known, "unit": self.unit, "frames": self.frames}))
+    """Whether a frame takes the width of the page."""
+    sides: tuple[str, str] = ("", "")
+    """What the rows and the columns are."""
+    ticks: tuple[Mapping[int, str], Mapping[int, str]] = field(default=({}, {}))
+    """Labels of some rows and columns in a wide picture, by index."""
+    contour: float | None = None
+    """A value whose contour line a picture draws."""
+    regions: Sequence[Region] = ()
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of each head: [layer, head], None where there is none."""
+    """One number per head: [layer, head], None where there is none."""
 
     key: str
     name: str
     values: Sequence[Numbers]
     digits: int
     unit: str = ""
-    scale: Literal["linear", "log", "power"] = "linear"
+    scale: Scale = "linear"
 
 
 @dataclass(frozen=True)
@@ -186,68 +223,66 @@ class Heads:
 
     template: ClassVar[str] = "heads"
     title: str
-    layers: Sequence[dict[str, Any]]
+    layers: Sequence[Mapping[str, Any]]
     present: Sequence[Sequence[bool]]
     measures: Sequence[Measure]
     first: tuple[int, int]
     """The head that is chosen when the page opens: row and column."""
     without: str
     """What is said of a head without a number."""
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Data for the curves of the chosen head."""
     text: str = ""
-
-    @property
-    def widest(self) -> int:
-        return max(len(row) for row in self.present)
-
-    @property
-    def wide(self) -> bool:
-        return self.widest > WIDE
-
-    @property
-    def data(self) -> Markup:
-        numbers = range(self.widest)
-        statistics = [
-            {name: getattr(one, name) for name in ("key", "name", "digits", "unit", "scale")}
-            for one in self.measures
-        ]
-        return embedded_json(
-            rounded(
-                {
-                    "layers": list(self.layers),
-                    "heads": list(numbers),
-                    "present": self.present,
-                    "statistics": statistics,
-                    "values": {one.key: one.values for one in self.measures},
-                    "first": self.first,
-                    "without": self.without,
-                    **self.extra,
-                }
-            )
-        )
+    numbers: Sequence[int] | None = None
+    """The numbers of the heads; None counts from 0."""
+    marks: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    """Letters in the cells of a picture, by row and column."""
 
 
-Block = Chart | Group | Table | Frames | Heads
+@dataclass(frozen=True)
+class HeadStatistics:
+    """Every statistic of every head at every length, to be explored on the page."""
+
+    template: ClassVar[str] = "scan"
+    title: str
+    data: Mapping[str, Any]
+    table: Table
+    """All heads; its first three columns are layer, head and label."""
+    cells: Sequence[tuple[int, int]]
+    """Where each row of the table is in the map: row and column."""
+
+
+Block = Chart | Group | Table | Frames | Heads | HeadStatistics
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a result means for the reader."""
+
+    status: Literal["good", "bad", "mixed", "neutral"]
+    sentence: str
+    details: Sequence[str] = ()
+    command: str = ""
+    """What to type next."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """One result: its title, what it says in sentences, and the evidence."""
+    """Everything that is said about one result."""
 
     what: str
-    """The kind, in words."""
+    """The kind of result, in words."""
     title: str
     facts: Sequence[str]
-    findings: Sequence[str]
-    advice: Sequence[str]
+    sentences: Sequence[str]
     blocks: Sequence[Block]
-    code: str | None = None
-    """What to type, below the advice."""
+    verdict: Verdict | None = None
     notes: Sequence[str] = ()
-
-
-def section(content: Content, result: Result | None, anchor: str, level: int) -> Section:
-    """The content as a piece of the page; a calibration has no provenance, so no result."""
-    origin = None if result is None else provenance.of(result)
-    html = fill("section.html", anchor=anchor, level=level, content=content, origin=origin)
-    return Section(content.title, content.what, anchor, html)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Heads by label, shown as a bar."""
+    glossary: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Terms and their meaning, by heading."""
+    picture: Sequence[Block] | None = None
+    """The blocks that the picture shows; None shows every chart and map."""
+    took: str = ""
+    """More about the time that it took."""

@@ -24,7 +24,7 @@ from sharpmax.experiments.max_retrieval import data, model
 @partial(jax.jit, static_argnames="scaled")
 def truth(weights, sets: data.Sets, *, scaled: bool):
     """Return logits and answers of the experiment's own model."""
-    (logits,) = model.look(weights, sets, scaled=scaled).logits
+    (logits,) = model.encode(weights, sets, scaled=scaled).logits
     return logits, model.forward(weights, sets, scaled=scaled).argmax(1)
 
 

@@ -12,7 +12,7 @@ import pytest
 from clrs_text.small import SAMPLE, gemma_folder
 
 from sharpmax.cli.commands.clrs.train import train
-from sharpmax.experiments.clrs_text import generator, settings
+from sharpmax.experiments.clrs_text import config, generate
 from sharpmax.results import Result
 
 TRAIN, TEST = str(SAMPLE / "train"), str(SAMPLE / "test")
@@ -60,7 +60,7 @@ def test_three_commands_make_a_figure(tmp_path, succeed, fail):
         (("generate", "x", "--largest", "3"), "no size of activity_selector is left"),
         (("generate", "x", "--split", "validation"), "unknown split 'validation'"),
         ((), "Missing command"),
-        (("train", "nowhere"), "nowhere is no folder of CLRS-Text"),
+        (("train", "nowhere"), "nowhere is not a folder of CLRS-Text"),
         (("train", TEST), "holds the test split, expected train"),
         (("train", TRAIN, "--algorithm", "sorting"), "unknown algorithm 'sorting'"),
         (("train", TRAIN, "--samples", "bfs=many"), "--samples bfs=many: expected a number, 1 or"),
@@ -88,8 +88,8 @@ def test_an_error_leaves_nothing(arguments, message, tmp_path, monkeypatch, fail
 
 def test_without_dm_clrs(monkeypatch, tmp_path, fail):
     real = importlib.util.find_spec
-    monkeypatch.setattr(generator, "find_spec", lambda name: None if name == "clrs" else real(name))
-    generator.official.cache_clear()
+    monkeypatch.setattr(generate, "find_spec", lambda name: None if name == "clrs" else real(name))
+    generate.load_official_generator.cache_clear()
     error = fail("clrs", "generate", tmp_path / "data")
     assert "pip install --no-deps dm-clrs==2.0.3" in error
     assert not (tmp_path / "data").exists()
@@ -109,9 +109,9 @@ def test_a_folder_like_gemma_2b(tmp_path, succeed):
 def test_the_defaults_in_the_help_are_those_of_training():
     hints = get_type_hints(train, include_extras=True)
     shape = hints["shape"].__metadata__[0].help.partition("Default: ")[2].rstrip(".")
-    assert settings.shape_of(shape) == settings.Shape()
-    assert shape.count("=") == len(fields(settings.Shape))
-    default = settings.Training(attention="softmax")
+    assert config.parse_shape(shape) == config.Shape()
+    assert shape.count("=") == len(fields(config.Shape))
+    default = config.Training(attention="softmax")
     for name in ("steps", "batch", "micro", "learning_rate", "growing", "optimiser", "vocabulary"):
         text = re.search(r"Default: (\S+)\.$", hints[name].__metadata__[0].help)[1]
         assert type(getattr(default, name))(text) == getattr(default, name), name

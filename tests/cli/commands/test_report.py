@@ -59,6 +59,7 @@ def damaged_arrays(folder: Path) -> Path:
 SCAN, TABLE, CALIBRATION = (
     RESULTS / name for name in ("scan.json", "table1.json", "calibration-entropy.json")
 )
+HEAD = {"layer": 1, "head": 0, "rate": 0.1, "short_entropy": 1.0, "long_entropy": 2.0}
 BAD = {
     "nothing there": (lambda at: at / "none.json", "none.json does not exist"),
     "a folder": (lambda at: at, "is a folder: give the JSON file in it"),
@@ -91,11 +92,11 @@ BAD = {
     ),
     "a scan without layers": (
         lambda at: change(SCAN, at, measurements={}),
-        "scan.json: the scan lacks tokens, layers",
+        "scan.json is damaged: not what a result of kind 'scan' holds (tokens: Field required)",
     ),
     "a table without sizes": (
         lambda at: change(TABLE, at, measurements={}),
-        "table1.json is damaged: not what a result of kind 'table1' holds (KeyError",
+        "table1.json is damaged: not what a result of kind 'table1' holds (mean: Field required",
     ),
     "unknown": (
         lambda at: change(TABLE, at, kind="poem"),
@@ -110,12 +111,12 @@ BAD = {
         "calibration-entropy.json is damaged: model: Field required",
     ),
     "a calibration beyond its model": (
-        lambda at: change(CALIBRATION, at, heads=[{"layer": 30, "head": 0}]),
+        lambda at: change(CALIBRATION, at, heads=[HEAD | {"layer": 30}]),
         "layer 30, head 0 is not in its architecture",
     ),
     "a calibration with half a head": (
         lambda at: change(CALIBRATION, at, heads=[{"layer": 1, "head": 0}]),
-        "calibration-entropy.json is damaged: not what a result of kind 'calibration' holds",
+        "calibration-entropy.json is damaged: heads.0.rate: Field required",
     ),
 }
 

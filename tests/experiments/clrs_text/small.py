@@ -10,8 +10,8 @@ import torch
 from transformers import GemmaConfig, GemmaForCausalLM, PreTrainedTokenizerFast
 
 from hf.small import tokenizer as characters
-from sharpmax.experiments.clrs_text.data import Source, read
-from sharpmax.experiments.clrs_text.settings import Shape, Training
+from sharpmax.experiments.clrs_text.config import Shape, Training
+from sharpmax.experiments.clrs_text.data import Source, load_samples
 from sharpmax.experiments.clrs_text.train import Job
 
 SAMPLE = Path(__file__).parent / "sample"
@@ -27,7 +27,7 @@ TINY = Training(
 )
 
 GEMMA_2B: dict[str, Any] = {
-    # As google/gemma-2b has it, but for the sizes, which `SHRUNK` replaces.
+    # The config of google/gemma-2b without the sizes, which `SHRUNK` has.
     "attention_bias": False,
     "attention_dropout": 0.0,
     "hidden_activation": "gelu_pytorch_tanh",
@@ -50,7 +50,7 @@ SHRUNK = {
 
 
 def train_data(*algorithms: str) -> Source:
-    return read(SAMPLE / "train", "train", algorithms=algorithms or SOME)
+    return load_samples(SAMPLE / "train", "train", algorithms=algorithms or SOME)
 
 
 def job(out: Path, seed: int = 0, **changes: Any) -> Job:
@@ -58,7 +58,7 @@ def job(out: Path, seed: int = 0, **changes: Any) -> Job:
 
 
 def gemma_folder(folder: Path, **changes: Any) -> Path:
-    """A model as users have it on disk, with a tokenizer of its own: begin, end, characters."""
+    """Save a small Gemma as users have it on disk, with a tokenizer of characters."""
     torch.manual_seed(0)
     GemmaForCausalLM(GemmaConfig(**GEMMA_2B, **SHRUNK, **changes)).save_pretrained(folder)
     made = PreTrainedTokenizerFast(

@@ -13,14 +13,14 @@ from sharpmax.experiments.clrs_text import algorithms
 
 
 def theirs() -> dict[str, object]:
-    """The constants of the script, read and not run: it imports TensorFlow."""
+    """Return the constants of the script without running it: it imports TensorFlow."""
     (folder,) = find_spec("clrs").submodule_search_locations
     source = (Path(folder) / "_src" / "clrs_text" / "generate_clrs_text.py").read_text()
-    found = {}
+    constants = {}
     for node in ast.parse(source).body:
         if isinstance(node, ast.Assign) and node.targets[0].id.startswith("_DEFAULT"):
-            found[node.targets[0].id] = eval(compile(ast.Expression(node.value), "", "eval"))
-    return found
+            constants[node.targets[0].id] = eval(compile(ast.Expression(node.value), "", "eval"))
+    return constants
 
 
 @pytest.mark.parametrize(("split", "name"), [("train", "TRAIN"), ("test", "VAL")])
@@ -33,7 +33,7 @@ def test_sizes_seeds_and_numbers_are_the_official_ones(split, name):
     assert len(sizes) == 30
 
 
-def test_what_is_none_of_them_is_refused():
+def test_unknown_algorithms_and_sizes_are_refused():
     with pytest.raises(UserError, match=r"unknown algorithm 'max': expected one of activity_sel"):
         algorithms.check_algorithms(["minimum", "max"])
     with pytest.raises(UserError, match="size 3 of minimum is out of range: 4 to 1024"):

@@ -1,43 +1,36 @@
-"""Testing: greedy answers, exact match by algorithm, size and seed, and an arm is one entry."""
+"""Figure 8: exact match by algorithm, size and seed, under every condition; resumable."""
 
 from __future__ import annotations
 
 import contextlib
-import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from clrs_text.small import SAMPLE, TINY, gemma_folder, job
+from clrs_text.small import SAMPLE, job
 
 import sharpmax as sx
-from sharpmax import UserError, plot
-from sharpmax.cli import tables
-from sharpmax.experiments.clrs_text import decode, evaluate, exam, generate, train
-from sharpmax.experiments.clrs_text.arms import ARMS, Arm, Subject, by_head
-from sharpmax.experiments.clrs_text.data import Sample, read
+from sharpmax import UserError, report
+from sharpmax.experiments.clrs_text import evaluate, evaluate_model, train
+from sharpmax.experiments.clrs_text.conditions import CONDITIONS, Condition
+from sharpmax.experiments.clrs_text.data import Sample, load_samples
 from sharpmax.experiments.clrs_text.evaluate import Config
-from sharpmax.experiments.clrs_text.model import begun, opened
+from sharpmax.experiments.clrs_text.model import open_decoder
 from sharpmax.hf import sharpen
 from sharpmax.hf.scan.forward import Selection, measure_forward_pass
 
-TEST = read(SAMPLE / "test", "test")
-calibrate = sys.modules["sharpmax.hf.tune.calibrate"]  # its function has the same name
+ROOT = Path(__file__).parents[3]
+TEST = load_samples(SAMPLE / "test", "test")
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Both attentions, and a second seed of one of them."""
+def config(tmp_path_factory):
+    """Test both attentions, and a second seed of one of them."""
     out = tmp_path_factory.mktemp("trained")
     for attention, seed in (("softmax", 0), ("softmax", 1), ("adaptive", 0)):
         train.run(job(out, seed, attention=attention))
-    return out
-
-
-@pytest.fixture(scope="module")
-def config(trained):
-    return Config(str(SAMPLE / "test"), str(trained), device="cpu", entropy_samples=2)
+    return Config(str(SAMPLE / "test"), str(out), device="cpu", entropy_samples=2)
 
 
 @pytest.fixture(scope="module")
@@ -45,248 +38,154 @@ def result(config):
     return evaluate.run(config)
 
 
-def test_answers_are_what_generate_says():
-    ready = begun(TINY, seed=0)
-    model = ready.model.eval()
-    examples = ready.tokens.examples(TEST.samples)
-    longest = max(len(one.answer) for one in examples) + decode.MARGIN
-    for said, one in zip(decode.answers(model, examples, ready.tokens.end), examples, strict=True):
-        whole = model.generate(
-            torch.tensor([one.question]),
-            attention_mask=torch.ones(1, len(one.question), dtype=torch.long),
-            max_new_tokens=longest,
-            do_sample=False,
-        )[0, len(one.question) :].tolist()
-        assert said == whole[: len(said)]
-        assert said[-1] == ready.tokens.end or len(said) > len(one.answer)
-
-
-def test_batches_hold_questions_of_one_length_and_change_no_answer():
-    ready = begun(TINY, seed=0)
-    examples = ready.tokens.examples(TEST.samples)
-    groups = decode.by_length(examples, 2)
-    assert sorted(place for some in groups for place in some) == list(range(len(examples)))
-    lengths = [{len(examples[place].question) for place in some} for some in groups]
-    assert all(len(one) == 1 for one in lengths)
-    assert [one.pop() for one in lengths] == sorted(
-        len(examples[some[0]].question) for some in groups
-    )
-    with sharpen(ready.model.eval()):
-        few = decode.answers(ready.model, examples, ready.tokens.end, batch=1)
-        many = decode.answers(ready.model, examples, ready.tokens.end, batch=64)
-    assert [one[:3] for one in few] == [one[:3] for one in many]
-
-
 def test_exact_match_is_counted_by_algorithm_size_and_seed(config, monkeypatch):
-    """A model that knows the answers of one seed of `minimum`, and only those."""
-    ready = opened(str(config.trained) + "/softmax-seed0/model")
-    knows = {
-        ready.tokens.examples([sample])[0]
+    """The model knows the answers of one seed of `minimum`, and only those."""
+    tokenizer = open_decoder(f"{config.trained}/softmax-seed0/model").tokenizer
+    known = {
+        tokenizer.encode([sample])[0]
         for sample in TEST.samples
         if sample.algorithm == "minimum" and sample.seed == 3
     }
 
     def answers(model, examples, end, **_):
-        return [list(one.answer) if one in knows else [end] for one in examples]
+        return [list(example.answer) if example in known else [end] for example in examples]
 
-    monkeypatch.setattr(decode, "answers", answers)
-    found = evaluate.run(replace(config, arms=("softmax",), samples=2, entropy_samples=0))
-    curves = {
-        name: one["arms"]["softmax"] for name, one in found.measurements["algorithms"].items()
-    }
+    monkeypatch.setattr(evaluate_model, "generate_answers", answers)
+    changed = replace(config, conditions=("softmax",), samples=2, entropy_samples=0)
+    measured = evaluate.run(changed).measurements
+    curves = {name: each["arms"]["softmax"] for name, each in measured["algorithms"].items()}
     assert curves["minimum"]["accuracy"] == [[[1.0, 1.0], [0.0, 0.0]]] * 2  # two trainings
     assert curves["minimum"]["mean"] == [0.5, 0.5]
     assert curves["minimum"]["std_tests"] == pytest.approx([2**-0.5] * 2)
     assert curves["minimum"]["std_trainings"] == [0.0, 0.0]
     assert curves["bfs"]["mean"] == [0.0, 0.0]
     assert curves["bfs"]["mean_entropy"] == [None, None]
-    assert ready.tokens.name.endswith("softmax-seed0/model")
+    assert tokenizer.name.endswith("softmax-seed0/model")
 
 
-@pytest.mark.parametrize(
-    ("answer", "familiar"),
-    [
-        ("15", True),
-        ("16", False),
-        ("3, 16", False),
-        ("[0 15 160]", False),
-        ("[0.16 0.0 -0.99]", True),
-    ],
-)
-def test_an_answer_is_familiar_if_problems_in_training_had_all_its_items(answer, familiar):
-    assert exam.is_familiar(Sample("minimum", 32, 3, "?", f"{answer}\n\n"), 16) is familiar
-
-
-def test_familiar_answers_are_counted_apart(config, monkeypatch):
-    """A model that answers the first item always: right where that is the answer."""
-    ready = opened(f"{config.trained}/softmax-seed0/model")
-    (first,) = ready.tokens.examples([Sample("minimum", 4, 0, "?", "0\n\n")])
+def test_familiar_answers_are_counted_separately(config, monkeypatch):
+    """The model always answers the first item."""
+    tokenizer = open_decoder(f"{config.trained}/softmax-seed0/model").tokenizer
+    (first,) = tokenizer.encode([Sample("minimum", 4, 0, "?", "0\n\n")])
     monkeypatch.setattr(
-        decode, "answers", lambda _, some, *a, **k: [list(first.answer)] * len(some)
+        evaluate_model,
+        "generate_answers",
+        lambda _, examples, *a, **k: [list(first.answer)] * len(examples),
     )
-    chosen = replace(config, arms=("softmax",), algorithms=("minimum",), entropy_samples=0)
-    one = evaluate.run(chosen).measurements["algorithms"]["minimum"]
-    for place, size in enumerate(one["sizes"]):
+    chosen = replace(config, conditions=("softmax",), algorithms=("minimum",), entropy_samples=0)
+    measured = evaluate.run(chosen).measurements["algorithms"]["minimum"]
+    for index, size in enumerate(measured["sizes"]):
         answers = [row.answer for row in TEST.samples if row[:2] == ("minimum", size)]
         known = [answer for answer in answers if int(answer) < 5]
-        curve = one["arms"]["softmax"]
-        assert one["familiar"][place] == pytest.approx(len(known) / len(answers))
+        assert measured["familiar"][index] == pytest.approx(len(known) / len(answers))
         expected = sum(int(answer) == 0 for answer in known) / len(known)
-        assert curve["mean_familiar"][place] == pytest.approx(expected)
-    assert one["familiar"][0] == 1 > one["familiar"][1]  # trained up to 5, the test has 6
+        curve = measured["arms"]["softmax"]
+        assert curve["mean_familiar"][index] == pytest.approx(expected)
+    assert measured["familiar"][0] == 1 > measured["familiar"][1]  # trained up to 5, tested at 6
 
 
-def test_a_figure_has_all_arms_sizes_and_entropies(result):
-    found = result.measurements
+def test_a_result_has_all_conditions_sizes_and_entropies(result):
+    measured = result.measurements
     assert result.kind == "figure8"
-    assert list(found["labels"]) == ["softmax", "adaptive", "inference"]
-    assert found["test_seeds"] == [3, 14]
-    one = found["algorithms"]["bfs"]
-    assert (one["sizes"], one["train_sizes"]) == ([4, 6], [4, 5])
-    shapes = {name: np.shape(curve["entropy"]) for name, curve in one["arms"].items()}
+    assert result.config["arms"] == ["softmax", "adaptive", "inference"]
+    assert "conditions" not in result.config
+    assert list(measured["labels"]) == ["softmax", "adaptive", "inference"]
+    assert measured["test_seeds"] == [3, 14]
+    bfs = measured["algorithms"]["bfs"]
+    assert (bfs["sizes"], bfs["train_sizes"]) == ([4, 6], [4, 5])
+    shapes = {name: np.shape(curve["entropy"]) for name, curve in bfs["arms"].items()}
     assert shapes == {"softmax": (2, 2, 2, 2), "adaptive": (1, 2, 2, 2), "inference": (2, 2, 2, 2)}
-    assert one["arms"]["adaptive"]["std_trainings"] is None
-    assert {row["attention"] for row in found["trainings"]} == {"softmax", "adaptive"}
+    assert bfs["arms"]["adaptive"]["std_trainings"] is None
+    assert {row["attention"] for row in measured["trainings"]} == {"softmax", "adaptive"}
 
 
-def test_the_entropy_is_that_of_the_arm_s_own_weights(config, result):
-    """Of the same model: sharpened by the paper's policy, it is lower."""
+def test_the_entropy_is_that_of_the_condition_s_own_weights(config, result):
+    """The paper's policy makes the same model sharper, so its entropy is lower."""
     curves = result.measurements["algorithms"]["minimum"]["arms"]
     assert np.all(
         np.array(curves["inference"]["entropy"]) <= np.array(curves["softmax"]["entropy"])
     )
     assert curves["inference"]["mean_entropy"][0] < curves["softmax"]["mean_entropy"][0] - 0.01
-    ready = opened(f"{config.trained}/softmax-seed0/model")
-    some = [one for one in TEST.samples if one[:2] == ("minimum", 4)][:2]
-    selection = Selection.create(ready.model)
-    expected = np.mean(
-        [
-            measure_forward_pass(ready.model, selection, list(one.question), sx.PAPER).arrays[
-                "last_entropy"
-            ]
-            for one in ready.tokens.examples(some)
-        ],
-        axis=0,
-    )
+    decoder = open_decoder(f"{config.trained}/softmax-seed0/model")
+    samples = [sample for sample in TEST.samples if sample[:2] == ("minimum", 4)][:2]
+    selection = Selection.create(decoder.model)
+    passes = [
+        measure_forward_pass(decoder.model, selection, list(example.question), sx.PAPER)
+        for example in decoder.tokenizer.encode(samples)
+    ]
+    expected = np.mean([each.arrays["last_entropy"] for each in passes], axis=0)
     np.testing.assert_allclose(curves["inference"]["entropy"][0][0], expected, rtol=1e-5)
 
 
-def test_one_more_arm_is_one_more_entry(config):
+def test_a_condition_can_be_added(config):
     seen = []
 
     @contextlib.contextmanager
-    def mine(subject):
+    def twice_as_sharp(subject):
         seen.append((subject.algorithm, subject.trained_to, subject.model.training))
         subject.notes["factor"] = 2.0
         with sharpen(subject.model, sx.Constant(2.0), heads=[0]):
             yield
 
-    arms = ARMS | {"mine": Arm("softmax", mine, "twice as sharp")}
-    chosen = replace(config, arms=("mine",), sizes=(4,), samples=1, entropy_samples=1)
-    found = evaluate.run(chosen, arms=arms)
+    conditions = CONDITIONS | {"mine": Condition("softmax", twice_as_sharp, "twice as sharp")}
+    chosen = replace(config, conditions=("mine",), sizes=(4,), samples=1, entropy_samples=1)
+    result = evaluate.run(chosen, conditions=conditions)
     assert seen == [("minimum", 5, False), ("bfs", 5, False)] * 2
-    assert found.measurements["labels"] == {"mine": "twice as sharp"}
-    curve = found.measurements["algorithms"]["bfs"]["arms"]["mine"]
+    assert result.measurements["labels"] == {"mine": "twice as sharp"}
+    curve = result.measurements["algorithms"]["bfs"]["arms"]["mine"]
     assert curve["notes"] == [{"factor": 2.0}] * 2
-    assert len(plot.draw(found).axes) >= 2
+    assert len(report.draw(result).axes) >= 2
 
 
-@pytest.fixture(scope="module")
-def calibration(tmp_path_factory):
-    """Of another seed, at a size trained at and one beyond."""
-    folder = tmp_path_factory.mktemp("data") / "calibration"
-    sizes = {"minimum": (5, 8), "bfs": (5, 8)}
-    generate.run(generate.Config("test", sizes, (1,), 12), folder, processes=1)
-    return str(folder)
-
-
-def test_the_calibrated_arm_sharpens_the_chosen_heads_beyond_the_sizes_trained_at(
-    config, calibration, monkeypatch
-):
-    """As `sharpmax.hf.calibrate` finds them on the same questions; up to there nothing changes."""
-    monkeypatch.setattr(calibrate, "MIN_STANDARD_ERRORS", -1e9)  # after six steps of training all is chance,
-    monkeypatch.setattr(calibrate, "MIN_SHARE_OF_BEST", -1e9)  # so every head is taken
-    both = replace(config, calibration=calibration, arms=("softmax", "calibrated"))
-    found = evaluate.run(both).measurements["algorithms"]["bfs"]
-    plain, fitted = (found["arms"][name] for name in both.arms)
-    sizes = found["sizes"]
-    assert sizes == [4, 6]
-    calibrated = [place for place, notes in enumerate(fitted["notes"]) if "heads" in notes]
-    assert calibrated  # of two trainings, one at least gains
-    for place in calibrated:
-        notes = fitted["notes"][place]
-        assert notes["heads"] == [[0, 0], [0, 1], [1, 0], [1, 1]]
-        assert max(notes["by_rate"].values()) >= notes["by_rate"]["0"]  # to four digits
-        ready = opened(f"{config.trained}/softmax-seed{place}/model")
-        samples = [one for one in read(calibration, "test").samples if one.algorithm == "bfs"]
-        subject = Subject(ready.model, ready.tokens, "bfs", 5, tuple(samples))
-        longest = max(one.length for one in ready.tokens.examples(samples) if one.size == 5)
-        assert notes["from_tokens"] == longest
-        with by_head(subject):
-            assert subject.notes == notes
-        np.testing.assert_allclose(fitted["entropy"][place][0], plain["entropy"][place][0], 1e-6)
-        assert np.mean(fitted["entropy"][place][1]) < np.mean(plain["entropy"][place][1])
-
-
-def test_where_no_head_helps_nothing_is_changed_and_the_reason_is_kept(
-    config, calibration, monkeypatch
-):
-    monkeypatch.setattr(calibrate, "MIN_STANDARD_ERRORS", 1e9)
-    both = replace(config, calibration=calibration, arms=("softmax", "calibrated"), samples=1)
-    found = evaluate.run(both).measurements["algorithms"]["minimum"]["arms"]
-    assert found["calibrated"]["accuracy"] == found["softmax"]["accuracy"]
-    assert found["calibrated"]["entropy"] == found["softmax"]["entropy"]
-    for notes in found["calibrated"]["notes"]:
-        assert notes["nothing"].startswith("no head whose sharpening clearly helps")
-
-
-def test_a_calibration_without_the_right_samples_is_refused(config, calibration, tmp_path):
-    fitted = replace(config, arms=("calibrated",))
-    with pytest.raises(UserError, match="arm 'calibrated' needs samples of its own"):
-        evaluate.run(fitted)
-    with pytest.raises(UserError, match="has the seed 3 of the test set: calibrate on others"):
-        evaluate.run(replace(fitted, calibration=config.data))
-    generate.run(generate.Config("test", {"minimum": (5,)}, (1,), 4), tmp_path / "d", processes=1)
-    here = replace(fitted, calibration=str(tmp_path / "d"), algorithms=("minimum",))
-    with pytest.raises(UserError, match=r"have sizes \[5\] of minimum: expected one up to 5, the"):
-        evaluate.run(here)
-
-
-def test_what_is_finished_is_not_tested_again(config, result, monkeypatch):
+def test_finished_tests_are_not_repeated(config, result, monkeypatch):
     def fail(*_):
         raise AssertionError
 
-    monkeypatch.setattr(exam.Exam, "of", fail)
-    assert evaluate.run(config).measurements == result.measurements
+    monkeypatch.setattr(evaluate, "evaluate_model", fail)
+    calls = []
+    again = evaluate.run(config, progress=lambda *call: calls.append(call))
+    assert again.measurements == result.measurements
+    assert calls == [("testing", 5, index, 1.0) for index in range(5)]
     with pytest.raises(AssertionError):
         evaluate.run(replace(config, samples=1))
 
 
-def test_what_cannot_be_tested_is_refused(config, tmp_path):
+def test_missing_models_samples_and_conditions_are_refused(config, tmp_path):
     for changes, message in (
-        ({"arms": ("sharp",)}, "unknown arm 'sharp': expected one of softmax, adaptive, inference"),
+        (
+            {"conditions": ("sharp",)},
+            "unknown condition 'sharp': expected one of softmax, adaptive, inference",
+        ),
         ({"trained": str(tmp_path)}, "holds no finished training: run sharpmax clrs train first"),
         ({"algorithms": ("heapsort",)}, "has no samples of"),
+        ({"conditions": ("calibrated",)}, "condition 'calibrated' needs calibration samples"),
+        (
+            {"conditions": ("calibrated",), "calibration": config.data},
+            "has the seed 3 of the test set: calibrate on others",
+        ),
     ):
         with pytest.raises(UserError, match=message):
             evaluate.run(replace(config, **changes))
-    train.run(job(tmp_path))
-    with pytest.raises(
-        UserError, match="arm 'adaptive' needs a model trained with adaptive attent"
-    ):
+    train.run(job(tmp_path, steps=1))
+    with pytest.raises(UserError, match="'adaptive' needs a model trained with adaptive attent"):
         evaluate.run(replace(config, trained=str(tmp_path)))
 
 
-def test_a_model_that_is_no_decoder_of_text_is_refused(tmp_path):
-    folder = gemma_folder(tmp_path / "gemma")
-    path = folder / "tokenizer_config.json"
-    path.write_text(path.read_text().replace('"eos_token": "\\u0001",', ""))
-    with pytest.raises(UserError, match="a tokenizer without an end of text"):
-        opened(str(folder))
-
-
-def test_the_table_has_a_line_an_algorithm_and_arm(result, capsys):
-    tables.show(result)
+def test_the_table_has_a_line_per_algorithm_and_condition(result, capsys):
+    report.show(result)
     out = capsys.readouterr().out
     assert "minimum" in out
     assert out.count("adaptive") >= 2
+
+
+@pytest.mark.parametrize("name", ["models", "tuned"])
+def test_the_published_models_are_found_and_answer(name):
+    """One question of the smallest size; nothing is written beside the models."""
+    samples = [sample for sample in TEST.samples if sample[:2] == ("minimum", 4)][:1]
+    models = evaluate_model.find_trained_models(ROOT / "results" / "clrs" / name)
+    assert {model.attention for model in models} == {"softmax", "adaptive"}
+    settings = evaluate_model.EvaluationSettings(samples, entropy_samples=0, device="cpu")
+    outcome = evaluate_model.evaluate_model(
+        settings, CONDITIONS["softmax"], models[-1], lambda share: None
+    )
+    assert outcome["right"] == {"minimum": {"4": {"3": [1, 1, 1, 1]}}}

@@ -1,4 +1,4 @@
-"""Optimisers: every weight is trained by one of them, and Muon steps in all directions alike."""
+"""Optimisers: every weight is trained by one of them, and Muon treats all directions alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from clrs_text.small import TINY
 
 from sharpmax.experiments.clrs_text import optimisers
-from sharpmax.experiments.clrs_text.model import begun
+from sharpmax.experiments.clrs_text.model import initial_decoder
 
 MUON = replace(TINY, optimiser="muon")
 
@@ -20,16 +20,16 @@ def test_every_singular_value_comes_near_1(shape):
     matrix = torch.randn(shape, generator=generator, dtype=torch.float64)
     left, values, right = torch.linalg.svd(matrix, full_matrices=False)
     values = torch.linspace(1.0, 0.05, len(values), dtype=torch.float64) * 37
-    found = optimisers.orthogonal(left @ torch.diag(values) @ right)
-    # The same directions, and what is left of each between the ends that the polynomial has.
-    kept = torch.diagonal(left.T @ found @ right.T)
+    result = optimisers.orthogonalise(left @ torch.diag(values) @ right)
+    # The same directions, with singular values in the range of the polynomial.
+    kept = torch.diagonal(left.T @ result @ right.T)
     assert (kept > 0.6).all()
     assert (kept < 1.3).all()
-    torch.testing.assert_close(left @ torch.diag(kept) @ right, found)
+    torch.testing.assert_close(left @ torch.diag(kept) @ right, result)
 
 
-def test_no_direction_at_all_is_no_step():
-    assert (optimisers.orthogonal(torch.zeros(3, 4)) == 0).all()
+def test_a_zero_gradient_is_no_step():
+    assert (optimisers.orthogonalise(torch.zeros(3, 4)) == 0).all()
 
 
 def test_a_step_is_as_long_however_small_the_gradient():
@@ -52,8 +52,10 @@ def test_weights_decay_by_the_rate():
 
 @pytest.mark.parametrize("training", [TINY, MUON], ids=["adamw", "muon"])
 def test_every_weight_is_trained_by_one(training):
-    model = begun(training, seed=0).model
-    groups = [group for one in optimisers.made(model, training) for group in one.param_groups]
+    model = initial_decoder(training, seed=0).model
+    groups = [
+        group for one in optimisers.make_optimisers(model, training) for group in one.param_groups
+    ]
     trained = [id(weight) for group in groups for weight in group["params"]]
     assert sorted(trained) == sorted(id(weight) for weight in model.parameters())
     for group in groups:
@@ -61,9 +63,9 @@ def test_every_weight_is_trained_by_one(training):
             assert group["weight_decay"] == (training.decay if weight.dim() > 1 else 0.0)
 
 
-def test_tables_of_tokens_are_not_for_muon():
-    model = begun(MUON, seed=0).model
-    muon, rest = optimisers.made(model, MUON)
+def test_embeddings_are_not_trained_by_muon():
+    model = initial_decoder(MUON, seed=0).model
+    muon, rest = optimisers.make_optimisers(model, MUON)
     table = model.get_input_embeddings().weight
     assert all(weight is not table for weight in muon.param_groups[0]["params"])
     assert any(weight is table for weight in rest.param_groups[0]["params"])

@@ -1,5 +1,5 @@
-"""Training: the adaptive arm is the reference's mathematics, a killed training goes on to the same
-losses, and several devices find the same ones.
+"""Training: adaptive attention has the reference's gradients, an interrupted training resumes to
+the same losses, and several processes find the same ones.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from transformers import AutoModelForCausalLM
 
 from sharpmax import UserError
 from sharpmax.experiments.clrs_text import train
-from sharpmax.experiments.clrs_text.arms import trained_with
 from sharpmax.experiments.clrs_text.batches import collate
+from sharpmax.experiments.clrs_text.conditions import training_context
+from sharpmax.experiments.clrs_text.config import Shape, parse_shape
 from sharpmax.experiments.clrs_text.data import Sample
-from sharpmax.experiments.clrs_text.model import begun
-from sharpmax.experiments.clrs_text.settings import Shape, check, check_shares, shape_of
+from sharpmax.experiments.clrs_text.model import initial_decoder
 from sharpmax.hf.patch import attention
 from sharpmax.results import Result
 from sharpmax.torch import scaled_dot_product_attention
@@ -41,15 +41,15 @@ def gradients(model, batch):
     return loss.detach(), {name: one.grad.clone() for name, one in model.named_parameters()}
 
 
-def test_the_adaptive_arm_trains_by_the_reference(monkeypatch):
-    """Loss and every gradient, on the Gemma that is trained, in float64; plain attention differs."""
-    ready = begun(TINY, seed=0)
-    model = ready.model.double().train()
+def test_adaptive_attention_trains_with_the_gradients_of_the_reference(monkeypatch):
+    """Compare loss and every gradient of the small Gemma in float64; plain attention differs."""
+    decoder = initial_decoder(TINY, seed=0)
+    model = decoder.model.double().train()
     for name, parameter in model.named_parameters():
         if "q_proj" in name or "k_proj" in name:
             parameter.data *= 12.0  # rows between sharp and flat, where the policy has a slope
-    batch = collate(ready.tokens.examples(train_data().samples)[:6], ready.tokens.pad)
-    with trained_with(model, "adaptive"):
+    batch = collate(decoder.tokenizer.encode(train_data().samples)[:6], decoder.tokenizer.pad_id)
+    with training_context(model, "adaptive"):
         loss, found = gradients(model, batch)
         monkeypatch.setattr(
             attention,
@@ -57,7 +57,7 @@ def test_the_adaptive_arm_trains_by_the_reference(monkeypatch):
             functools.partial(scaled_dot_product_attention, impl="reference"),
         )
         expected_loss, expected = gradients(model, batch)
-    with trained_with(model, "softmax"):
+    with training_context(model, "softmax"):
         plain_loss, plain = gradients(model, batch)
     torch.testing.assert_close(loss, expected_loss, rtol=1e-10, atol=0)
     for name, gradient in expected.items():
@@ -67,28 +67,28 @@ def test_the_adaptive_arm_trains_by_the_reference(monkeypatch):
 
 
 def test_the_loss_is_that_of_the_answer_alone():
-    ready = begun(TINY, seed=0)
+    decoder = initial_decoder(TINY, seed=0)
     samples = [Sample("minimum", 4, 0, "minimum:\nkey: [0.1 0.2]\nmin:\n", "0\n\n")]
-    (one,) = ready.tokens.examples(samples)
+    (one,) = decoder.tokenizer.encode(samples)
     whole = torch.tensor([one.question + one.answer])
-    logits = ready.model(whole).logits[0].log_softmax(-1)
+    logits = decoder.model(whole).logits[0].log_softmax(-1)
     places = range(len(one.question) - 1, whole.shape[1] - 1)
     expected = -sum(logits[place, whole[0, place + 1]] for place in places) / len(one.answer)
-    found = train.answer_loss(ready.model, collate([one], ready.tokens.pad), CPU)
+    found = train.answer_loss(decoder.model, collate([one], decoder.tokenizer.pad_id), CPU)
     torch.testing.assert_close(found, expected)
 
 
 def test_padding_and_neighbours_change_nothing():
-    ready = begun(TINY, seed=0)
-    examples = ready.tokens.examples(train_data().samples)[:5]
+    decoder = initial_decoder(TINY, seed=0)
+    examples = decoder.tokenizer.encode(train_data().samples)[:5]
     assert len({one.length for one in examples}) > 1
-    alone = sum(train.answer_loss(ready.model, collate([one], 0), CPU) for one in examples)
-    torch.testing.assert_close(train.answer_loss(ready.model, collate(examples, 0), CPU), alone)
+    alone = sum(train.answer_loss(decoder.model, collate([one], 0), CPU) for one in examples)
+    torch.testing.assert_close(train.answer_loss(decoder.model, collate(examples, 0), CPU), alone)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A training that nobody disturbed."""
+    """A training that was not interrupted."""
     one = job(tmp_path_factory.mktemp("whole"), attention="adaptive")
     return one, train.run(one)
 
@@ -108,7 +108,7 @@ def test_a_training_learns_and_leaves_a_model(whole):
     assert again.provenance == result.provenance
 
 
-def test_arms_and_seeds_differ_from_the_first_steps(whole, tmp_path):
+def test_attentions_and_seeds_have_different_losses(whole, tmp_path):
     for other in (job(tmp_path, attention="softmax"), job(tmp_path, 1, attention="adaptive")):
         assert not np.array_equal(train.run(other).arrays["losses"], whole[1].arrays["losses"])
 
@@ -118,8 +118,8 @@ class Stop(BaseException):
 
 
 @pytest.mark.parametrize("after", [3, 4])
-def test_a_stopped_training_goes_on_to_the_same_losses(whole, tmp_path, after):
-    """Stopped on a checkpoint, and a step after it."""
+def test_an_interrupted_training_resumes_to_the_same_losses(whole, tmp_path, after):
+    """Interrupted at a checkpoint, and a step after it."""
 
     def stop(step, loss):
         if step == after:
@@ -135,9 +135,7 @@ def test_a_stopped_training_goes_on_to_the_same_losses(whole, tmp_path, after):
     np.testing.assert_array_equal(result.arrays["losses"], whole[1].arrays["losses"])
 
 
-def test_a_stopped_training_by_muon_goes_on_to_the_same_losses(tmp_path):
-    """Its averages are kept too."""
-
+def test_an_interrupted_training_with_muon_resumes_to_the_same_losses(tmp_path):
     def stop(step, loss):
         if step == 4:
             raise Stop
@@ -166,7 +164,8 @@ train.run(job(Path(sys.argv[1]), attention="adaptive"), progress=wait, checkpoin
 """
 
 
-def test_a_killed_process_leaves_what_another_goes_on_from(whole, tmp_path):
+@pytest.mark.slow
+def test_a_training_resumes_after_its_process_was_killed(whole, tmp_path):
     tests = Path(__file__).parents[2]
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path)],
@@ -191,7 +190,7 @@ def test_a_killed_process_leaves_what_another_goes_on_from(whole, tmp_path):
     np.testing.assert_array_equal(result.arrays["losses"], whole[1].arrays["losses"])
 
 
-def test_what_is_there_is_not_continued_under_other_settings(whole, tmp_path):
+def test_a_training_is_not_resumed_with_other_settings(whole, tmp_path):
     one, _ = whole
     with pytest.raises(UserError, match="holds a training with other settings or data"):
         train.run(replace(one, training=replace(one.training, steps=7)))
@@ -208,7 +207,7 @@ def test_what_is_there_is_not_continued_under_other_settings(whole, tmp_path):
     with pytest.raises(UserError, match=r"checkpoint\.safetensors is damaged"):
         train.run(other)
     with FileLock(other.folder / "training.lock"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "WAIT_FOR_LOCK", 0.1)
+        patch.setattr(train, "LOCK_SECONDS", 0.1)
         with pytest.raises(UserError, match="is being trained by another process"):
             train.run(other)
 
@@ -217,7 +216,7 @@ def _stop_at_once(step, loss):
     raise Stop
 
 
-def test_a_training_that_diverges_is_stopped(tmp_path):
+def test_a_training_that_diverges_stops(tmp_path):
     with pytest.raises(UserError, match=r"training diverged: the loss of step \d+ is"):
         train.run(job(tmp_path, learning_rate=1e30, clip=1e30))
 
@@ -231,29 +230,29 @@ def test_a_training_that_diverges_is_stopped(tmp_path):
             "unknown precision 'int4': expected one of auto, float32, bfloat16",
         ),
         ({"steps": 0}, "steps must be at least 1, got 0"),
-        ({"growing": 1.0}, "growing is a share of the steps below 1"),
+        ({"growing": 1.0}, "growing must be at least 0 and below 1, got 1.0"),
         ({"learning_rate": 0.0}, "the learning rate must be above 0"),
         ({"shape": Shape(heads=6)}, "6 heads cannot share 4 key heads evenly"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(changes, message):
+def test_settings_out_of_range_are_refused(changes, message):
     with pytest.raises(UserError, match=message):
-        check(replace(TINY, **changes))
+        replace(TINY, **changes).check()
 
 
-def test_shapes_are_read_from_a_line():
-    assert shape_of("width=64, layers=2") == replace(shape_of("width=64"), layers=2)
-    assert shape_of("heads=8").key_heads == 8
-    assert shape_of("heads=8,key_heads=2").key_heads == 2
+def test_a_shape_is_parsed_from_text():
+    assert parse_shape("width=64, layers=2") == replace(parse_shape("width=64"), layers=2)
+    assert parse_shape("heads=8").key_heads == 8
+    assert parse_shape("heads=8,key_heads=2").key_heads == 2
     with pytest.raises(UserError, match=r"shape 'depth=2': expected one of width, layers"):
-        shape_of("depth=2")
+        parse_shape("depth=2")
 
 
-def test_a_step_must_be_shared_out_evenly():
-    check_shares(replace(TINY, batch=4, micro=2), 2)
+def test_processes_must_share_a_step_evenly():
+    replace(TINY, batch=4, micro=2).check_processes(2)
     for changes in ({"micro": 3}, {"batch": 5}):
         with pytest.raises(UserError, match=r"samples, . at a time, on 2 devices: both must be"):
-            check_shares(replace(TINY, **changes), 2)
+            replace(TINY, **changes).check_processes(2)
 
 
 def test_gemma_2b_in_small_is_fine_tuned_with_its_own_tokenizer(tmp_path):
@@ -276,7 +275,7 @@ def test_gemma_2b_in_small_is_fine_tuned_with_its_own_tokenizer(tmp_path):
     assert changed == set(before)
 
 
-def test_a_sample_that_has_no_room_is_named(tmp_path):
+def test_a_sample_that_is_longer_than_the_context_is_named(tmp_path):
     narrow = replace(TINY, shape=replace(TINY.shape, context=16))
     with pytest.raises(UserError, match=r"has \d+ tokens, and the model's context has room for 16"):
         train.run(replace(job(tmp_path), training=narrow))
@@ -297,8 +296,9 @@ state = PartialState()
 """
 
 
+@pytest.mark.slow
 def test_two_processes_find_the_same_losses(whole, tmp_path):
-    """Each with half of every step's samples."""
+    """Each process computes half of the samples of every step."""
     tests = Path(__file__).parents[2]
     script = tmp_path / "script.py"
     script.write_text(PROCESSES)

@@ -1,4 +1,4 @@
-"""Who takes part, and the reason of everybody who does not."""
+"""Every method takes part or has a reason not to."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from sharpmax.experiments.leaderboard.entries import (
     TASKS,
     TRACKS,
     Entry,
-    put_in,
+    drop_in_methods,
     reason_against,
 )
 from sharpmax.experiments.max_retrieval import data
-from sharpmax.experiments.max_retrieval.designs import DESIGNS, design_of
+from sharpmax.experiments.max_retrieval.model import DESIGNS, make_design
 from sharpmax.normalisers import RowNormaliser
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_every_normaliser_and_the_two_layers_are_there():
+def test_every_normaliser_and_the_two_layers_are_methods():
     assert set(METHODS) == {*sx.NORMALISERS, "layer-norm", "step"}
     assert set(TASKS) == set(data.TASKS)
 
 
-def test_whoever_cannot_take_part_has_a_reason():
+def test_a_method_that_cannot_take_part_has_a_reason():
     absent = {
         (track, method): reason_against(Entry(track, "max", method))
         for track in TRACKS
@@ -53,14 +53,19 @@ def test_narrow_ranges_say_nothing_about_the_most_frequent_class(track):
     assert "priorities say nothing" in reason_against(Entry(track, "most-frequent", "hard"))
 
 
-def test_what_is_put_in_is_what_can_be_put_in():
-    assert set(put_in()) == set(METHODS) - {"selective", "differential", "layer-norm", "step"}
+def test_what_is_put_in_is_what_can_be_drop_in_methods():
+    assert set(drop_in_methods()) == set(METHODS) - {
+        "selective",
+        "differential",
+        "layer-norm",
+        "step",
+    }
     assert Entry("drop-in", "max", "hard").trains == BASELINE
     assert Entry("trained", "max", "hard").trains == "hard"
 
 
 def test_a_normaliser_that_is_added_takes_part():
-    """The skeleton of the page on normalisers, as a design with what it learns."""
+    """The skeleton of the page on normalisers becomes a design that learns its field."""
     page = (ROOT / "docs" / "normalisers.md").read_text("utf-8")
     assert re.search(r"class Tempered\(RowNormaliser\)", page)
 
@@ -69,8 +74,8 @@ def test_a_normaliser_that_is_added_takes_part():
         power: float = 0.5
         parameters: ClassVar[tuple[str, ...]] = ("power",)
 
-    design = design_of(Tempered())
+    design = make_design(Tempered())
     assert design.normaliser == Tempered()
     assert design.learned == ("power",)
-    assert design_of(sx.NORMALISERS["selective"]) is None
+    assert make_design(sx.NORMALISERS["selective"]) is None
     assert DESIGNS["differential"].paired

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sharpmax.cli import formats
 from sharpmax.experiments.leaderboard.entries import METHODS, TRACKS
+from sharpmax.report.numbers import share
 from sharpmax.results import Result
 
 ROOT = Path(__file__).parents[3]
@@ -56,7 +56,7 @@ def test_tables_are_the_result(track, published):
         asked += [("most-frequent", 16_384)] if ("most-frequent", name) in rows else []
         for cell, (task, size) in zip(cells, asked, strict=False):
             row, place = rows[task, name], sizes.index(size)
-            assert cell == formats.percent(row["mean"][place], row["std"][place]), (name, task)
+            assert cell == share(row["mean"][place], row["std"][place]), (name, task)
         if TRACKS[track].own:
             assert cells[-1] == f"{published.measurements['cost']['ratio'][name]:.2f}"
 
@@ -71,7 +71,7 @@ def test_the_longer_training_is_the_result():
             row = rows[track, name]
             for size in (1_024, 4_096, 16_384):
                 place = longer.measurements["sizes"].index(size)
-                assert next(said) == formats.percent(row["mean"][place], row["std"][place])
+                assert next(said) == share(row["mean"][place], row["std"][place])
 
 
 def test_whoever_is_absent_is_named_with_the_reason(published):

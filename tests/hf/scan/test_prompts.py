@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hf.small import tokenizer
 from sharpmax import UserError
-from sharpmax.hf.scan.prompts import choose_prompt
+from sharpmax.hf.scan.prompts import Passkey, choose_prompt
 
 TOKENIZER = tokenizer()
 
@@ -48,6 +48,33 @@ def test_a_passkey_prompt_has_exactly_the_length(length, seed):
     key = re.search(r"The passkey is (\d{5})\. Remember it: \1 is the passkey", text_of(tokens))
     assert key is not None
     assert text_of(tokens).endswith("What is the passkey? The passkey is")
+
+
+@given(depth=st.floats(0, 1), length=st.integers(170, 900))
+def test_the_depth_of_a_passkey_is_its_share_of_the_filler(depth, length):
+    passkey = Passkey.create(TOKENIZER, 12345)
+    tokens = passkey.tokens(length, depth)
+    before = text_of(tokens).index("\nThe passkey is 12345") - len(passkey.start)
+    assert before == round(depth * (length - passkey.min_length))
+
+
+def test_numbers_range_from_0_to_999():
+    text = text_of(choose_prompt("max", TOKENIZER).tokens(20_000))
+    numbers = [int(number) for number in re.findall(r"\d+", text)]
+    assert (min(numbers), max(numbers)) == (0, 999)
+
+
+def test_only_the_start_of_a_prompt_has_special_tokens():
+    """A tokenizer that puts a special token, 0, before each text."""
+
+    def with_start(text, add_special_tokens=True, **options):
+        tokens = TOKENIZER(text, add_special_tokens=False)["input_ids"]
+        return {"input_ids": [0] * add_special_tokens + tokens}
+
+    for name in ("max", "passkey"):
+        tokens = choose_prompt(name, with_start).tokens(300)
+        assert tokens[0] == 0
+        assert 0 not in tokens[1:]
 
 
 def test_a_text_is_cut(tmp_path):

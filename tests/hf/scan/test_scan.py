@@ -118,6 +118,10 @@ def test_a_learned_sink_is_reported_beside():
     for layer in model.model.layers:
         torch.nn.init.normal_(layer.self_attn.sinks)
     found = shf.scan(model, TOKENIZER, [6])
+    some = shf.scan(model, TOKENIZER, [6], heads=[1, 3])
+    np.testing.assert_allclose(
+        some.arrays["last_learned_sink"], found.arrays["last_learned_sink"][..., [1, 3]], atol=1e-6
+    )
     model.set_attn_implementation("eager")
     with torch.no_grad():
         matrices = model(torch.tensor([_prompt(6)]), output_attentions=True).attentions
@@ -207,6 +211,19 @@ def test_windows_are_called_local():
     assert {name for row in found.labels for name in row} == {"local"}
     assert [layer["window"] for layer in found.measurements["layers"]] == [21, 21, 21]
     assert found.heads("local") == [(layer, head) for layer in range(3) for head in range(4)]
+
+
+def test_full_attention_is_not_called_local():
+    found = shf.scan(llama(), TOKENIZER, [5, 20])
+    assert not found.heads("local")
+    assert [layer["window"] for layer in found.measurements["layers"]] == [None, None, None]
+
+
+def test_lengths_are_sorted_and_may_fill_the_context():
+    found = shf.scan(
+        llama(context=9), TOKENIZER, [9, 5, 5], prompt=lambda length: [7] * length, layers=[0]
+    )
+    assert found.lengths == found.tokens == [5, 9]
 
 
 def test_the_model_is_as_it_was():

@@ -14,7 +14,8 @@ from hf.small import llama, random_tokens
 from sharpmax import Constant
 from sharpmax._errors import UserError
 from sharpmax.hf.model_info import weights_fingerprint
-from sharpmax.hf.tune.calibration import LIMIT, Architecture, ByRate, Head
+from sharpmax.hf.tune.calibration import LIMIT, ByRate, architecture_of
+from sharpmax.results.calibration import Architecture, Head
 
 
 def make_calibration(model, *heads, start=8):
@@ -22,7 +23,7 @@ def make_calibration(model, *heads, start=8):
     return shf.Calibration(
         model="tiny",
         weights=weights_fingerprint(model),
-        architecture=Architecture.of(model),
+        architecture=architecture_of(model),
         method={"choose": "by hand"},
         from_tokens=start,
         heads=tuple(

@@ -17,7 +17,7 @@ from sharpmax.app.retrieval.head import (
 from sharpmax.policy_names import make_policy, policy_title
 from sharpmax.report.blocks import Column, Frames, Table
 from sharpmax.report.numbers import percent
-from sharpmax.report.page import fragment
+from sharpmax.report.renderers.html import fragment
 
 SHOWN_SETS = 32
 SHOWN_ITEMS = 16

@@ -128,7 +128,7 @@ def gelu(inputs: np.ndarray) -> np.ndarray:
 @lru_cache(maxsize=1)
 def load_heads() -> heads.Heads:
     """Load the trained heads that come with the package."""
-    return heads.load("max")
+    return heads.load_available()
 
 
 @lru_cache(maxsize=10)

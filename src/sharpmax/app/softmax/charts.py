@@ -13,9 +13,10 @@ from sharpmax import theory
 from sharpmax._errors import UserError
 from sharpmax.app.input_parsing import MAX_ITEMS
 from sharpmax.normalisers import NORMALISERS
-from sharpmax.report.blocks import Axis, Chart, Column, Group, Line, Rule, Table
-from sharpmax.report.numbers import counted
-from sharpmax.report.page import fragment
+from sharpmax.report.blocks import Axis, Block, Chart, Column, Group, Line, Rule, Table
+from sharpmax.report.numbers import plural
+from sharpmax.report.palette import METHODS
+from sharpmax.report.renderers.html import fragment
 
 MAX_POINTS = 160
 """Points of a line; a screen cannot show more."""
@@ -71,7 +72,7 @@ def render_row(row: np.ndarray, temperature: float, names: Sequence[str], scale:
         if NORMALISERS[name].needs is not None
     ]
     spread = float(np.ptp(row))
-    blocks = [
+    blocks: list[Block] = [
         *([_weights_chart(row, outputs, scale)] if outputs else []),
         _bounds_charts(row.size, spread, temperature, outputs),
         *([_table(outputs)] if outputs else []),
@@ -86,7 +87,7 @@ def describe_bounds(count: int, spread: float, temperature: float) -> str:
     limit = theory.items_until_dispersed(spread, 0.5, temperature)
     when = f"From {limit:,.0f} items on" if limit <= MAX_COUNT else f"Beyond {MAX_COUNT:.0e} items"
     return (
-        f"{counted(count, 'item')} whose logits differ by at most {spread:.3g}, at temperature "
+        f"{plural(count, 'item')} whose logits differ by at most {spread:.3g}, at temperature "
         f"{temperature:.3g}: softmax gives each a weight from {format_weight(low)} to "
         f"{format_weight(high)}, and its entropy is at least {least:.3f} of {np.log(count):.3f} "
         f"nats. {when}, no weight can reach one half."
@@ -106,8 +107,8 @@ def _weights_chart(row: np.ndarray, outputs: Sequence[NormaliserOutput], scale: 
     else:
         ranks = np.unique(np.geomspace(1, row.size, min(row.size, MAX_POINTS)).round().astype(int))
     lines = [
-        Line(
-            output.name,
+        Line.of(
+            METHODS[output.name],
             ranks.tolist(),
             _line_values(output.weights[order[ranks - 1]], scale),
             marks=2.5 if few else 0,
@@ -168,7 +169,7 @@ def _bounds_charts(
 
 def _points(count: int, outputs: Sequence[NormaliserOutput], values: Sequence[float]) -> list[Line]:
     return [
-        Line(output.name, [count], [value], dash="none", marks=5)
+        Line.of(METHODS[output.name], [count], [value], dash="none", marks=5)
         for output, value in zip(outputs, values, strict=True)
     ]
 
@@ -188,7 +189,7 @@ def _table(outputs: Sequence[NormaliserOutput]) -> Table:
     ]
     rows: list[list[Any]] = [
         [
-            output.name,
+            METHODS[output.name].name,
             float(output.weights.max()),
             output.entropy,
             float(np.exp(output.entropy)),

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from sharpmax._files import refuse_overwriting
-from sharpmax.cli.formats import new_table
 from sharpmax.cli.options import (
     AllowPickle,
     Device,
@@ -25,9 +22,6 @@ from sharpmax.cli.options import (
 )
 from sharpmax.cli.output import print_written
 from sharpmax.cli.progress import progress_bar
-
-if TYPE_CHECKING:
-    from sharpmax.hf import Calibration
 
 
 def calibrate(
@@ -85,6 +79,7 @@ def calibrate(
     path = out / f"calibration-{choose}.json"
     refuse_overwriting([path], overwrite)
     # Imported late so that `sharpmax --help` does not wait for a framework.
+    from sharpmax import report
     from sharpmax.hf import calibrate, forget
 
     lengths = {
@@ -115,27 +110,5 @@ def calibrate(
         )
     written = calibration.save(path, overwrite=overwrite)
     forget(checkpoint)
-    Console(highlight=False).print(table(calibration))
+    report.show(calibration)
     print_written([written])
-
-
-def table(calibration: Calibration) -> Table:
-    """Return a table with one row per sharpened head."""
-    heads = sum(calibration.architecture.heads)
-    start = f"{calibration.from_tokens:,}"
-    sharpened = new_table(
-        f"{calibration.model}\n{len(calibration.heads)} of {heads} heads are sharpened beyond "
-        f"{start} tokens, by 1 + rate log(n / {start})"
-    )
-    headings = ["layer", "head", "rate", "entropy, short", "long"]
-    if any(head.benefit is not None for head in calibration.heads):
-        headings.append("benefit")
-    for heading in headings:
-        sharpened.add_column(heading, justify="right", no_wrap=True)
-    for head in calibration.heads:
-        cells = [str(head.layer), str(head.head), f"{head.rate:.3g}"]
-        cells += [f"{head.short_entropy:.2f}", f"{head.long_entropy:.2f}"]
-        if head.benefit is not None and head.benefit_error is not None:
-            cells.append(f"{head.benefit:.2f} ± {head.benefit_error:.2f}")
-        sharpened.add_row(*cells)
-    return sharpened

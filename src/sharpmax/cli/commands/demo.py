@@ -20,9 +20,12 @@ def demo(out: Out = Path("demo"), overwrite: Overwrite = False) -> None:
     the paper's Figure 3 for this model.
     """
     refuse_overwriting([*scan.scan_files(out), *result_files(out / "figure3")], overwrite)
+    # Imported late so that `sharpmax --help` does not wait for it.
+    from sharpmax import report
+
     result = scan.run_scan(load_model("smollm2"), out, "max")
     written = scan.save_scan(result, out, overwrite)
-    scan.print_tables(result)
+    report.show(result)
     figure, figure_files = run_experiment("figure3", out, overwrite)
     entropies = " ".join(f"{nats:.2f}" for nats in figure.measurements["mean_entropy"])
     lengths = " ".join(map(str, figure.config["lengths"]))

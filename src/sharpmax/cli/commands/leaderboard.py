@@ -83,15 +83,15 @@ def leaderboard(
     stem = out / ("leaderboard-quick" if quick else "leaderboard")
     refuse_overwriting(result_files(stem), overwrite)
     # Imported late so that `sharpmax --help` does not wait for JAX.
-    from sharpmax.experiments.leaderboard import board
+    from sharpmax.experiments.leaderboard import experiment
 
-    default = board.QUICK if quick else board.Config()
+    default = experiment.QUICK if quick else experiment.Config()
     budget = replace(
         default.budget,
         steps=default.budget.steps if steps is None else steps,
         seeds=default.budget.seeds if seeds is None else tuple(range(seeds)),
     )
-    config = board.Config(
+    config = experiment.Config(
         budget,
         tracks=tuple(track or default.tracks),
         tasks=tuple(task or default.tasks),
@@ -99,7 +99,7 @@ def leaderboard(
         rounds=default.rounds,
     )
     with job_progress() as progress:
-        result = board.run(
+        result = experiment.run(
             config, out / CHECKPOINTS, processes=processes, progress=progress, ray=ray
         )
     print_result(result, save_result(result, stem, overwrite))

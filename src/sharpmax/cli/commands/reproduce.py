@@ -40,12 +40,12 @@ EXPERIMENTS = {
         options=("quick", "processes", "training"),
     ),
     "unknowns": Experiment(
-        "max_retrieval.unknowns",
+        "max_retrieval.hyperparameter_grid",
         "which values of the paper's unpublished settings come closest to Table 1",
         options=("quick", "processes", "training"),
     ),
     "policies": Experiment(
-        "max_retrieval.policies",
+        "max_retrieval.policy_comparison",
         "other policies for the heads of Table 1, and what they cost on another task",
         options=("processes",),
     ),
@@ -53,7 +53,7 @@ EXPERIMENTS = {
         "one_head", "a head over a fixed vocabulary disperses as its input grows (Theorem 2.2)"
     ),
     "figure2": Experiment(
-        "max_retrieval.maps", "attention of the max-retrieval head as its set grows"
+        "max_retrieval.attention_maps", "attention of the max-retrieval head as its set grows"
     ),
     "figure3": Experiment(
         "head_entropy",
@@ -64,12 +64,12 @@ EXPERIMENTS = {
         "power_series", "entropy of ten elements of a power series, by base and temperature"
     ),
     "figure6": Experiment(
-        "max_retrieval.fit",
+        "max_retrieval.polynomial_fit",
         "the polynomial fitted to the best temperatures, the paper's and ours",
         options=("processes",),
     ),
     "figure7": Experiment(
-        "max_retrieval.maps",
+        "max_retrieval.attention_maps",
         "Figure 2 without and with adaptive temperature",
         config={"methods": ("baseline", "adaptive")},
     ),
@@ -147,7 +147,7 @@ def run_experiment(
         result: Result = experiment.run(config, **arguments)
     written = save_result(result, stem, overwrite)
     for path in weights:
-        experiment.heads_of(config, out / CHECKPOINTS).save(path)
+        experiment.load_trained_heads(config, out / CHECKPOINTS).save(path)
     return result, [*written, *weights]
 
 

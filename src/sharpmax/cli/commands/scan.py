@@ -5,11 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from sharpmax._files import refuse_overwriting
 from sharpmax.cli.options import (
@@ -33,9 +29,6 @@ if TYPE_CHECKING:
 
 CHECKPOINT = "scan.part.json"
 """File in the output folder that an interrupted scan resumes from."""
-
-STEEPEST_HEADS = 8
-"""Number of heads in the second table."""
 
 
 def scan(
@@ -106,9 +99,12 @@ def scan(
         allow_pickle=allow_pickle,
         trust_remote_code=trust_remote_code,
     )
+    # Imported late so that `sharpmax --help` does not wait for it.
+    from sharpmax import report
+
     result = run_scan(loaded, out, prompt, text=text, seed=seed, **selection)
     written = save_scan(result, out, overwrite)
-    print_tables(result)
+    report.show(result)
     print_written(written)
 
 
@@ -150,60 +146,3 @@ def save_scan(result: Scan, out: Path, overwrite: bool) -> list[Path]:
     written.append(report.write([result], out / "scan.html", overwrite=overwrite))
     hf.forget(out / CHECKPOINT)
     return written
-
-
-def print_tables(result: Scan) -> None:
-    """Print one table of lengths, the summary of the report, and one table of heads."""
-    from sharpmax.report import reading, summary
-
-    console = Console(highlight=False)
-    console.print(lengths_table(result))
-    for sentence in summary.sentences(reading.read(result)):
-        console.print(sentence)
-    console.print()
-    console.print(heads_table(result))
-
-
-def lengths_table(result: Scan) -> Table:
-    """Return a table with one row per length: means over all heads, at the last token."""
-    title = f"{result.config['model']}\nMeans over all heads, at the last token"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    headings = (result.config["unit"], "tokens", "entropy", "of log n", "effective", "largest")
-    for heading in (*dict.fromkeys(headings), "sink", "spread"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for index, (length, tokens) in enumerate(zip(result.lengths, result.tokens, strict=True)):
-        table.add_row(
-            *([] if result.config["unit"] == "tokens" else [f"{length:,}"]),
-            f"{tokens:,}",
-            f"{np.nanmean(result.entropy[index]):.2f}",
-            f"{np.nanmean(result.normalised_entropy[index]):.2f}",
-            f"{np.nanmean(result.effective_tokens[index]):,.1f}",
-            f"{np.nanmean(result.max_weight[index]):.3f}",
-            f"{np.nanmean(result.sink[index]):.3f}",
-            f"{np.nanmean(result.spread[index]):.1f}",
-        )
-    return table
-
-
-def heads_table(result: Scan) -> Table:
-    """Return a table of the heads whose entropy grows fastest, at both ends of the lengths."""
-    table = Table(title="The steepest heads", title_justify="left", box=box.SIMPLE_HEAD)
-    for heading in ("layer", "head", "slope", "entropy", "effective", "largest weight", "label"):
-        table.add_column(heading, justify="left" if heading == "label" else "right", no_wrap=True)
-    slopes = np.where(np.isnan(result.slopes), -np.inf, result.slopes)
-    order = np.argsort(-slopes, axis=None, kind="stable")[:STEEPEST_HEADS]
-    for row, column in zip(*np.unravel_index(order, slopes.shape), strict=True):
-        ends = [
-            (array[0, row, column], array[-1, row, column])
-            for array in (result.entropy, result.effective_tokens, result.max_weight)
-        ]
-        table.add_row(
-            str(result.measurements["layers"][row]["index"]),
-            str(result.measurements["heads"][column]),
-            f"{result.slopes[row, column]:.2f}",
-            "{:.2f} → {:.2f}".format(*ends[0]),
-            "{:,.0f} → {:,.0f}".format(*ends[1]),
-            "{:.3f} → {:.3f}".format(*ends[2]),
-            result.labels[row][column],
-        )
-    return table

@@ -1,8 +1,7 @@
-"""The protocol of CLRS-Text (arXiv 2406.04229): thirty algorithms, and the sizes, seeds and numbers
-of samples that its authors' script uses.
+"""The protocol of CLRS-Text (arXiv 2406.04229): algorithms, sizes, seeds and numbers of samples.
 
-`clrs._src.clrs_text.generate_clrs_text` holds the same tables, and a test compares them; they are
-here so that reading, training and testing need no dm-clrs.
+These are the tables of the authors' script, `clrs._src.clrs_text.generate_clrs_text`, and a test
+compares them. They are copied here so that reading, training and testing do not need dm-clrs.
 """
 
 from __future__ import annotations
@@ -11,102 +10,69 @@ from collections.abc import Collection, Iterable
 
 from sharpmax._errors import UserError
 
-_SHORT = (4, 5, 10, 11, 12, 15, 19, 23, 28, 31)
+_TRAIN_SIZES = (4, 5, 10, 11, 12, 15, 19, 23, 28, 31)
 
-TRAIN_SIZES: dict[str, tuple[int, ...]] = {
-    "activity_selector": _SHORT,
-    "articulation_points": _SHORT[:7],
-    "bellman_ford": _SHORT,
-    "bfs": _SHORT,
-    "binary_search": _SHORT,
-    "bridges": _SHORT[:2],
-    "bubble_sort": _SHORT[:3],
-    "dag_shortest_paths": _SHORT[:7],
-    "dfs": _SHORT[:8],
-    "dijkstra": _SHORT[:9],
-    "find_maximum_subarray_kadane": _SHORT,
-    "floyd_warshall": _SHORT[:3],
-    "graham_scan": _SHORT,
-    "heapsort": _SHORT[:3],
-    "insertion_sort": _SHORT,
-    "jarvis_march": _SHORT[:5],
-    "kmp_matcher": _SHORT,
-    "lcs_length": _SHORT[:3],
-    "matrix_chain_order": _SHORT[:3],
-    "minimum": _SHORT,
-    "mst_kruskal": _SHORT[:3],
-    "mst_prim": _SHORT[:9],
-    "naive_string_matcher": _SHORT,
-    "optimal_bst": _SHORT[:3],
-    "quickselect": _SHORT,
-    "quicksort": _SHORT[:3],
-    "segments_intersect": _SHORT,
-    "strongly_connected_components": _SHORT[:6],
-    "task_scheduling": _SHORT,
-    "topological_sort": _SHORT[:8],
+_PROTOCOL = {
+    "activity_selector": (10, 40),
+    "articulation_points": (7, 19),
+    "bellman_ford": (10, 32),
+    "bfs": (10, 41),
+    "binary_search": (10, 64),
+    "bridges": (2, 7),
+    "bubble_sort": (3, 11),
+    "dag_shortest_paths": (7, 19),
+    "dfs": (8, 20),
+    "dijkstra": (9, 25),
+    "find_maximum_subarray_kadane": (10, 64),
+    "floyd_warshall": (3, 11),
+    "graham_scan": (10, 31),
+    "heapsort": (3, 11),
+    "insertion_sort": (10, 25),
+    "jarvis_march": (5, 13),
+    "kmp_matcher": (10, 64),
+    "lcs_length": (3, 12),
+    "matrix_chain_order": (3, 12),
+    "minimum": (10, 64),
+    "mst_kruskal": (3, 10),
+    "mst_prim": (9, 26),
+    "naive_string_matcher": (10, 64),
+    "optimal_bst": (3, 10),
+    "quickselect": (10, 64),
+    "quicksort": (3, 12),
+    "segments_intersect": (10, 64),
+    "strongly_connected_components": (6, 16),
+    "task_scheduling": (10, 41),
+    "topological_sort": (8, 21),
 }
-"""Sizes to train at: fewer where the text is long."""
-
-_LARGEST_TEST = {
-    "activity_selector": 40,
-    "articulation_points": 19,
-    "bellman_ford": 32,
-    "bfs": 41,
-    "binary_search": 64,
-    "bridges": 7,
-    "bubble_sort": 11,
-    "dag_shortest_paths": 19,
-    "dfs": 20,
-    "dijkstra": 25,
-    "find_maximum_subarray_kadane": 64,
-    "floyd_warshall": 11,
-    "graham_scan": 31,
-    "heapsort": 11,
-    "insertion_sort": 25,
-    "jarvis_march": 13,
-    "kmp_matcher": 64,
-    "lcs_length": 12,
-    "matrix_chain_order": 12,
-    "minimum": 64,
-    "mst_kruskal": 10,
-    "mst_prim": 26,
-    "naive_string_matcher": 64,
-    "optimal_bst": 10,
-    "quickselect": 64,
-    "quicksort": 12,
-    "segments_intersect": 64,
-    "strongly_connected_components": 16,
-    "task_scheduling": 41,
-    "topological_sort": 21,
-}
+"""By algorithm: how many of `_TRAIN_SIZES` it is trained at, and the largest test size. Both are
+smaller for algorithms with long texts."""
 
 SMALLEST, LARGEST = 4, 1024
-"""Sizes that may be asked for: from the smallest of the tables, to what one could wait for."""
+"""Sizes that can be generated: the smallest of the tables, and a limit on the time it takes."""
 
-TEST_SIZES: dict[str, tuple[int, ...]] = {
-    name: tuple(range(SMALLEST, largest + 1)) for name, largest in _LARGEST_TEST.items()
-}
+TRAIN_SIZES = {name: _TRAIN_SIZES[:count] for name, (count, _) in _PROTOCOL.items()}
+TEST_SIZES = {name: tuple(range(SMALLEST, end + 1)) for name, (_, end) in _PROTOCOL.items()}
 
-ALGORITHMS = tuple(TRAIN_SIZES)
+ALGORITHMS = tuple(_PROTOCOL)
 
 SIZES = {"train": TRAIN_SIZES, "test": TEST_SIZES}
 SEEDS = {"train": (0,), "test": (3, 14, 35, 81, 94)}
-"""Those of the tests are the resampling test: five test sets, made alike."""
+"""The five test seeds are the resampling test: five test sets from the same distribution."""
 SAMPLES = {"train": 10_000, "test": 125}
-"""For each algorithm, size and seed."""
+"""Samples per algorithm, size and seed."""
 DECIMALS = 3
-"""To which random numbers are cut before the algorithm runs on them."""
+"""Random numbers are cut to so many decimals before the algorithm runs on them."""
 
 
 def check_algorithms(names: Iterable[str]) -> None:
-    """Refuse a name that is not one of the thirty."""
+    """Raise a `UserError` for a name that is not one of the thirty algorithms."""
     for name in names:
         if name not in ALGORITHMS:
             raise UserError(f"unknown algorithm {name!r}: expected one of {', '.join(ALGORITHMS)}")
 
 
 def check_sizes(name: str, sizes: Collection[int]) -> None:
-    """Refuse a size that cannot be generated."""
+    """Raise a `UserError` for a size of algorithm `name` that cannot be generated."""
     for size in sizes:
         if not SMALLEST <= size <= LARGEST:
             raise UserError(f"size {size} of {name} is out of range: {SMALLEST} to {LARGEST}")

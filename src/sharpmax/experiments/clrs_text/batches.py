@@ -1,7 +1,7 @@
-"""Which samples a step of training sees, and their tensors.
+"""The samples of each training step, and their tensors.
 
-All that is random follows from the seed and the number of the step, so that a training that was
-stopped goes on with the samples that would have come next.
+All randomness follows from the seed and the number of the step, so a resumed training continues
+with the samples that would have come next.
 """
 
 from __future__ import annotations
@@ -14,89 +14,96 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sharpmax.experiments.clrs_text.settings import Training
-from sharpmax.experiments.clrs_text.tokens import Example
+from sharpmax.experiments.clrs_text.config import Training
+from sharpmax.experiments.clrs_text.tokenization import Example
 
 if TYPE_CHECKING:
     from jaxtyping import Int
 
 IGNORED = -100
-"""The label of a token that is not part of an answer."""
-NEARLY = 0.6
-"""The least share of the longest sample's length that another may have to be computed with it."""
+"""Label of a token that is not part of an answer."""
+SIMILAR = 0.6
+"""Samples are computed together if the shortest has at least this share of the longest's length."""
 
 
 class Batch(NamedTuple):
-    """Right-padded: with causal attention no token sees what comes after it, so that no mask is
-    needed, and attention stays as fast as it can be.
+    """Samples padded on the right.
+
+    With causal attention no token sees what comes after it. So no mask is needed, and attention
+    stays fast.
     """
 
-    tokens: Int[Tensor, "sample token"]
-    labels: Int[Tensor, "sample kept"]
-    """What follows each of the last `kept` tokens, where that belongs to the answer."""
+    tokens: Int[Tensor, "samples tokens"]
+    labels: Int[Tensor, "samples kept"]
+    """For each of the last `kept` tokens the next token, if it belongs to the answer."""
 
     @property
     def kept(self) -> int:
+        """Number of tokens, at the end, whose logits are needed."""
         return self.labels.shape[1]
 
 
 class Schedule:
-    """The samples of each step: every sample once an epoch, in a new order.
+    """The samples of each step: every sample once per epoch, in a new order.
 
-    While sizes are let in, an epoch is one of those that are in already.
+    While sizes are being added, an epoch contains the sizes that have been added already.
     """
 
     def __init__(self, sizes: Sequence[int], training: Training, seed: int) -> None:
         self.training, self.seed = training, seed
         self.sizes = np.asarray(sizes)
-        self.known = np.unique(self.sizes)
-        self._epoch = lru_cache(maxsize=2)(self._shuffled)
+        self.known_sizes = np.unique(self.sizes)
+        self._epoch = lru_cache(maxsize=2)(self._shuffle)
 
-    def largest(self, step: int) -> int:
-        """The largest size that a step may see.
+    def largest_size(self, step: int) -> int:
+        """Return the largest size in a step.
 
-        By the square of the time: what is learned at the smallest sizes takes longest, and once it
-        is learned the next sizes are quick.
+        It grows with the square of the time: what is learned at the smallest sizes takes longest,
+        and the next sizes are then quick.
         """
-        letting_in = self.training.growing * self.training.steps
-        if step >= letting_in:
-            return int(self.known[-1])
-        return int(self.known[int(len(self.known) * (step / letting_in) ** 2)])
+        growing_steps = self.training.growing * self.training.steps
+        if step >= growing_steps:
+            return int(self.known_sizes[-1])
+        return int(self.known_sizes[int(len(self.known_sizes) * (step / growing_steps) ** 2)])
 
-    def at(self, step: int) -> list[int]:
-        """The numbers of the step's samples."""
-        batch, largest = self.training.batch, self.largest(step)
+    def indices(self, step: int) -> list[int]:
+        """Return the indices of the samples of a step."""
+        batch, largest = self.training.batch, self.largest_size(step)
         count = int((self.sizes <= largest).sum())
-        places = range(step * batch, (step + 1) * batch)
-        return [int(self._epoch(largest, place // count)[place % count]) for place in places]
+        positions = range(step * batch, (step + 1) * batch)
+        return [int(self._epoch(largest, at // count)[at % count]) for at in positions]
 
-    def _shuffled(self, largest: int, epoch: int) -> Int[np.ndarray, " samples"]:
-        """All that are in, shuffled."""
+    def _shuffle(self, largest: int, epoch: int) -> Int[np.ndarray, " samples"]:
+        """Return the indices of all samples up to this size in random order."""
         pool = np.flatnonzero(self.sizes <= largest)
         return np.random.default_rng((self.seed, largest, epoch)).permutation(pool)
 
 
-def cut(examples: Sequence[Example], micro: int, together: int = 1) -> list[list[Example]]:
-    """Sorted by length, at most `micro` at a time and only what is nearly of one length, since
-    padding is computed too; `together`, and multiples of it, are never parted.
+def split_by_length(
+    examples: Sequence[Example], micro: int, together: int = 1
+) -> list[list[Example]]:
+    """Split examples into groups of at most `micro` and of similar length.
+
+    Padding is computed too, so long and short examples are kept apart. The size of every group is a
+    multiple of `together` if the number of examples is.
     """
     ordered = sorted(examples, key=lambda example: example.length, reverse=True)
     groups: list[list[Example]] = []
-    for at in range(0, len(ordered), together):
-        some = ordered[at : at + together]
+    for begin in range(0, len(ordered), together):
+        block = ordered[begin : begin + together]
         if (
             groups
-            and len(groups[-1]) + len(some) <= micro
-            and some[-1].length >= NEARLY * groups[-1][0].length
+            and len(groups[-1]) + len(block) <= micro
+            and block[-1].length >= SIMILAR * groups[-1][0].length
         ):
-            groups[-1].extend(some)
+            groups[-1].extend(block)
         else:
-            groups.append(some)
+            groups.append(block)
     return groups
 
 
 def collate(examples: Sequence[Example], pad: int) -> Batch:
-    """Samples as tensors."""
+    """Pad examples to one length and return their tensors."""
     longest = max(example.length for example in examples)
     first = min(len(example.question) for example in examples) - 1
     tokens = torch.full((len(examples), longest - 1), pad)

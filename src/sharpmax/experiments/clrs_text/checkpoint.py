@@ -1,4 +1,4 @@
-"""A training as one safetensors file: weights, the optimiser's moments, the losses so far."""
+"""A training as one safetensors file: weights, moments of the optimisers and losses so far."""
 
 from __future__ import annotations
 
@@ -16,97 +16,101 @@ from torch import nn
 from sharpmax._errors import UserError
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-"""What an optimiser keeps of a weight: Muon the first, AdamW both."""
+"""What an optimiser stores per weight: Muon the first, AdamW both."""
 
 
 class State(NamedTuple):
-    """Where a training stands."""
+    """The progress of a training."""
 
     step: int = 0
     losses: tuple[float, ...] = ()
-    """Of each step."""
+    """The loss of each step."""
     seconds: float = 0.0
 
 
-def write(
+def save_checkpoint(
     path: Path,
     model: nn.Module,
     optimisers: Sequence[torch.optim.Optimizer],
     state: State,
     about: dict[str, Any],
 ) -> None:
-    """Straight to disk, not by way of a copy in memory: a large model has no room for that."""
+    """Write a checkpoint atomically, directly to disk: a large model has no room for a copy."""
     tensors = {"losses": torch.tensor(state.losses, dtype=torch.float64)}
-    kept = {parameter: its for one in optimisers for parameter, its in one.state.items()}
+    moments = {
+        parameter: values
+        for optimiser in optimisers
+        for parameter, values in optimiser.state.items()
+    }
     for name, parameter in model.named_parameters():
         tensors[f"weights.{name}"] = parameter.detach().contiguous()
         for moment in MOMENTS:
-            if moment in kept[parameter]:
-                tensors[f"{moment}.{name}"] = kept[parameter][moment].contiguous()
-    found = {"step": state.step, "seconds": state.seconds, "about": about}
+            if moment in moments[parameter]:
+                tensors[f"{moment}.{name}"] = moments[parameter][moment].contiguous()
+    header = {"step": state.step, "seconds": state.seconds, "about": about}
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
+    temporary = path.with_name(f".{path.name}.part")
     try:
-        save_file(tensors, part, {"sharpmax": json.dumps(found)})
-        with part.open("rb") as stream:
+        save_file(tensors, temporary, {"sharpmax": json.dumps(header)})
+        with temporary.open("r+b") as stream:  # Windows syncs only what is open for writing
             os.fsync(stream.fileno())
-        part.replace(path)
+        temporary.replace(path)
     except BaseException:
-        part.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
 @torch.no_grad()
-def read(
+def load_checkpoint(
     path: Path,
     model: nn.Module,
     optimisers: Sequence[torch.optim.Optimizer],
     about: dict[str, Any],
 ) -> State:
-    """Put a checkpoint back; one of other settings or other data is refused."""
+    """Restore the model and the optimisers; refuse a checkpoint of other settings or data."""
     try:
         with safe_open(path, "pt") as stored:
-            found = json.loads((stored.metadata() or {})["sharpmax"])
-            if found["about"] != json.loads(json.dumps(about)):
+            header = json.loads((stored.metadata() or {})["sharpmax"])
+            expected = json.loads(json.dumps(about))
+            if header["about"] != expected:
                 raise UserError(
                     f"{path} is of a training with other settings or data "
-                    f"({_differing(found, about)}): choose another folder, or delete it"
+                    f"({_differences(header['about'], expected)}): choose another folder, or "
+                    "delete it"
                 )
-            names, known = dict(model.named_parameters()), set(stored.keys())
-            for name, parameter in names.items():
+            parameters, known = dict(model.named_parameters()), set(stored.keys())
+            for name, parameter in parameters.items():
                 parameter.copy_(stored.get_tensor(f"weights.{name}"))
             for optimiser in optimisers:
-                trained = {one for group in optimiser.param_groups for one in group["params"]}
-                for name in (name for name, parameter in names.items() if parameter in trained):
-                    optimiser.state[names[name]] = {
-                        "step": torch.tensor(float(found["step"])),
-                        **{
-                            moment: stored.get_tensor(f"{moment}.{name}").to(names[name].device)
-                            for moment in MOMENTS
-                            if f"{moment}.{name}" in known
-                        },
-                    }
+                trained = {p for group in optimiser.param_groups for p in group["params"]}
+                for name, parameter in parameters.items():
+                    if parameter in trained:
+                        optimiser.state[parameter] = {
+                            "step": torch.tensor(float(header["step"])),
+                            **{
+                                moment: stored.get_tensor(f"{moment}.{name}").to(parameter.device)
+                                for moment in MOMENTS
+                                if f"{moment}.{name}" in known
+                            },
+                        }
             losses = stored.get_tensor("losses").tolist()
     except (SafetensorError, KeyError, TypeError, RuntimeError) as error:
         raise UserError(
-            f"{path} is damaged ({error}): delete it, and its training begins anew"
+            f"{path} is damaged ({error}): delete it, and the training starts again"
         ) from error
-    return State(found["step"], tuple(losses), found["seconds"])
+    return State(header["step"], tuple(losses), header["seconds"])
 
 
-def _differing(found: dict[str, Any], about: dict[str, Any]) -> str:
-    before, now = found["about"], json.loads(json.dumps(about))
-    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
-    inner = [
-        f"{part}: {old!r} and not {new!r}"
-        for name in names
-        for part, old, new in _parts(name, before.get(name), now.get(name))
-    ]
-    return "; ".join(inner[:3])
-
-
-def _parts(name: str, old: Any, new: Any) -> list[tuple[str, Any, Any]]:
-    if not isinstance(old, dict) or not isinstance(new, dict):
-        return [(name, old, new)]
-    keys = {**old, **new}
-    return [(key, old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)]
+def _differences(before: dict[str, Any], now: dict[str, Any], most: int = 3) -> str:
+    """Name the first settings in which two descriptions differ, one level deep."""
+    differences = []
+    for name in {**before, **now}:
+        old, new = before.get(name), now.get(name)
+        if not isinstance(old, dict) or not isinstance(new, dict):
+            old, new = {name: old}, {name: new}
+        differences += [
+            f"{key}: {old.get(key)!r} and not {new.get(key)!r}"
+            for key in {**old, **new}
+            if old.get(key) != new.get(key)
+        ]
+    return "; ".join(differences[:most])

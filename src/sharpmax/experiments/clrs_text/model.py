@@ -1,4 +1,4 @@
-"""The decoder that is trained: a small Gemma made here, or any causal model of Hugging Face."""
+"""The decoder that is trained: a small Gemma with random weights, or any causal model."""
 
 from __future__ import annotations
 
@@ -11,31 +11,28 @@ import torch
 from transformers import GemmaConfig, GemmaForCausalLM, PreTrainedModel
 
 from sharpmax._errors import UserError
-from sharpmax.experiments.clrs_text import tokens
-from sharpmax.experiments.clrs_text.settings import SMALL, Training
-from sharpmax.experiments.clrs_text.tokens import Example, Tokens
+from sharpmax.experiments.clrs_text.config import SMALL, Training
+from sharpmax.experiments.clrs_text.tokenization import Example, QATokenizer, build_tokenizer
 from sharpmax.hf.loading.loader import load
 from sharpmax.hf.quiet import quiet_transformers
 
 
-class Ready(NamedTuple):
-    """A model with its tokens."""
+class Decoder(NamedTuple):
+    """A causal language model with its tokenizer."""
 
     model: PreTrainedModel
-    tokens: Tokens
+    tokenizer: QATokenizer
     name: str
     notes: tuple[str, ...] = ()
 
 
-def begun(training: Training, seed: int) -> Ready:
-    """The model before its first step: random weights that follow from the seed, or those of a
-    folder or the hub.
-    """
+def initial_decoder(training: Training, seed: int) -> Decoder:
+    """Return the model before its first step: with random weights, or as `training.model` names."""
     if training.model != SMALL:
-        return opened(training.model)
-    made, shape = tokens.made(training.vocabulary), training.shape
+        return open_decoder(training.model)
+    tokenizer, shape = build_tokenizer(training.vocabulary), training.shape
     config = GemmaConfig(
-        vocab_size=made.vocabulary,
+        vocab_size=tokenizer.vocabulary_size,
         hidden_size=shape.width,
         intermediate_size=shape.inner,
         num_hidden_layers=shape.layers,
@@ -44,49 +41,51 @@ def begun(training: Training, seed: int) -> Ready:
         head_dim=shape.head_size,
         max_position_embeddings=shape.context,
         rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
-        pad_token_id=made.pad,
-        bos_token_id=made.tokenizer.bos_token_id,
-        eos_token_id=made.end,
+        pad_token_id=tokenizer.pad_id,
+        bos_token_id=tokenizer.tokenizer.bos_token_id,
+        eos_token_id=tokenizer.end_id,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = GemmaForCausalLM(config)
-    return Ready(model, made, _described(model))
+    return Decoder(model, tokenizer, _describe(model))
 
 
-def opened(place: str, device: str = "cpu", dtype: str = "float32") -> Ready:
-    """The model of a folder or the hub, with its own tokenizer."""
-    loaded = load(place, device=device, dtype=dtype)
+def open_decoder(source: str, device: str = "cpu", dtype: str = "float32") -> Decoder:
+    """Load a model from a folder or the hub, with its own tokenizer."""
+    loaded = load(source, device=device, dtype=dtype)
     if not loaded.model.can_generate():
-        raise UserError(f"{place} is {type(loaded.model).__name__}, which does not generate text")
+        raise UserError(f"{source} is {type(loaded.model).__name__}, which does not generate text")
     if loaded.tokenizer.eos_token_id is None:
-        raise UserError(f"{place} has a tokenizer without an end of text: answers could not end")
-    name = _described(loaded.model) if Path(place).is_dir() else loaded.name
-    return Ready(loaded.model, Tokens(loaded.tokenizer, loaded.name), name, loaded.notes)
+        raise UserError(
+            f"{source} has a tokenizer without an end-of-text token, so answers could not end"
+        )
+    name = _describe(loaded.model) if Path(source).is_dir() else loaded.name
+    return Decoder(loaded.model, QATokenizer(loaded.tokenizer, loaded.name), name, loaded.notes)
 
 
-def _described(model: PreTrainedModel) -> str:
-    """For models that have no name that others would know."""
+def _describe(model: PreTrainedModel) -> str:
+    """Name a model that has no public name."""
     return f"{model.config.model_type.capitalize()} of {model.num_parameters():,} parameters"
 
 
-def check_room(model: PreTrainedModel, examples: Sequence[Example]) -> None:
-    """Refuse samples that are longer than the model's context."""
-    room = getattr(model.config, "max_position_embeddings", None)
+def check_context_length(model: PreTrainedModel, examples: Sequence[Example]) -> None:
+    """Raise a `UserError` if an example is longer than the model's context."""
+    context = getattr(model.config, "max_position_embeddings", None)
     longest = max(examples, key=lambda example: example.length)
-    if room is not None and longest.length > room:
+    if context is not None and longest.length > context:
         raise UserError(
             f"a sample of size {longest.size} has {longest.length:,} tokens, and the model's "
-            f"context has room for {room:,}: choose smaller sizes or another model"
+            f"context has room for {context:,}: choose smaller sizes or another model"
         )
 
 
-def save(model: Any, made: Tokens, folder: Path) -> None:
-    """As a folder that `from_pretrained` and `sharpmax scan` open, whole or not at all."""
-    part = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
+def save_decoder(model: Any, tokenizer: QATokenizer, folder: Path) -> None:
+    """Save a folder for `from_pretrained` and `sharpmax scan`, complete or not at all."""
+    temporary = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(temporary, ignore_errors=True)
     with quiet_transformers():
-        model.save_pretrained(part)
-        made.tokenizer.save_pretrained(part)
+        model.save_pretrained(temporary)
+        tokenizer.tokenizer.save_pretrained(temporary)
     shutil.rmtree(folder, ignore_errors=True)
-    part.replace(folder)
+    temporary.replace(folder)

@@ -1,4 +1,4 @@
-"""How gradients become steps: AdamW, or Muon, from which a small decoder learns in far fewer."""
+"""AdamW, and Muon, with which a small decoder learns in far fewer steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.optim import AdamW, Optimizer
 
-from sharpmax.experiments.clrs_text.settings import Training
+from sharpmax.experiments.clrs_text.config import Training
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -23,11 +23,11 @@ ITERATIONS = 5
 
 
 class Muon(Optimizer):
-    """Momentum whose every singular value is made about 1 (Jordan et al., 2024), so that all
-    directions of a matrix learn at one speed.
+    """Momentum with all singular values brought near 1 (Jordan et al., 2024).
 
-    By hand, since torch.optim.Muon multiplies in bfloat16, which most CPUs do not have: there a
-    step takes longer than all of its gradients.
+    All directions of a matrix then learn at one speed. We do not use torch.optim.Muon because it
+    multiplies in bfloat16, which most CPUs do not have: there a step takes longer than computing
+    its gradients.
     """
 
     def __init__(self, matrices: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:
@@ -35,16 +35,18 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Update all matrices that have a gradient."""
         for group in self.param_groups:
             trained = [matrix for matrix in group["params"] if matrix.grad is not None]
-            for matrix, direction in zip(trained, _shared_out(trained, self._ahead), strict=True):
-                # So scaled, an entry's step is as large as AdamW's usually is, at the same rate.
+            directions = _orthogonal_directions(trained, self._nesterov)
+            for matrix, direction in zip(trained, directions, strict=True):
+                # With this scale an entry's step is about as large as AdamW's at the same rate.
                 scale = 0.2 * math.sqrt(max(matrix.shape))
                 matrix.mul_(1 - group["lr"] * group["weight_decay"])
                 matrix.add_(direction, alpha=-group["lr"] * scale)
 
-    def _ahead(self, matrix: nn.Parameter) -> Tensor:
-        """The momentum, moved on by this step's gradient, as Nesterov looks at it."""
+    def _nesterov(self, matrix: nn.Parameter) -> Tensor:
+        """Add the gradient to the momentum and return Nesterov's look-ahead of it."""
         state = self.state[matrix]
         if not state:
             state["exp_avg"] = torch.zeros_like(matrix)
@@ -53,51 +55,54 @@ class Muon(Optimizer):
         return matrix.grad.lerp(average, MOMENTUM)
 
 
-def _shared_out(
-    matrices: list[nn.Parameter], ahead: Callable[[nn.Parameter], Tensor]
+def _orthogonal_directions(
+    matrices: list[nn.Parameter], direction: Callable[[nn.Parameter], Tensor]
 ) -> Iterator[Tensor]:
-    """The orthogonal direction of each. Several processes have the same gradients: each makes some
-    directions orthogonal, which is most of the work, and gets those of the others.
+    """Yield the orthogonalised direction of each matrix, which is most of the work of a step.
+
+    One process computes them one by one, so that only one is in memory. Several processes have the
+    same gradients, so each orthogonalises some of the directions and receives the others.
     """
     several = distributed.is_available() and distributed.is_initialized()
     processes = distributed.get_world_size() if several else 1
     if processes == 1:
-        yield from (orthogonal(ahead(matrix)) for matrix in matrices)
+        yield from (orthogonalise(direction(matrix)) for matrix in matrices)
         return
-    every = [ahead(matrix) for matrix in matrices]
-    mine = distributed.get_rank()
-    for place, one in enumerate(every):
-        every[place] = orthogonal(one) if place % processes == mine else torch.zeros_like(one)
-    flat = torch.cat([one.flatten() for one in every])
+    rank = distributed.get_rank()
+    directions = [direction(matrix) for matrix in matrices]
+    for index, each in enumerate(directions):
+        mine = index % processes == rank
+        directions[index] = orthogonalise(each) if mine else torch.zeros_like(each)
+    flat = torch.cat([each.flatten() for each in directions])
     distributed.all_reduce(flat)
-    parts = flat.split([one.numel() for one in every])
-    yield from (part.view_as(one) for part, one in zip(parts, every, strict=True))
+    parts = flat.split([each.numel() for each in directions])
+    yield from (part.view_as(each) for part, each in zip(parts, directions, strict=True))
 
 
-def orthogonal(matrix: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
-    """The matrix with its singular values brought near 1, by multiplications alone."""
+def orthogonalise(matrix: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
+    """Bring the singular values of a matrix near 1, with multiplications only."""
     if matrix.shape[0] > matrix.shape[1]:
-        return orthogonal(matrix.T).T
+        return orthogonalise(matrix.T).T
     first, third, fifth = POLYNOMIAL
-    found = matrix / matrix.norm().clamp(min=1e-7)
+    matrix = matrix / matrix.norm().clamp(min=1e-7)
     for _ in range(ITERATIONS):
-        square = found @ found.T
-        found = first * found + (third * square + fifth * square @ square) @ found
-    return found
+        square = matrix @ matrix.T
+        matrix = first * matrix + (third * square + fifth * square @ square) @ matrix
+    return matrix
 
 
-def made(model: Any, training: Training) -> tuple[Optimizer, ...]:
-    """Those that together train all weights; matrices decay, scales do not."""
+def make_optimisers(model: Any, training: Training) -> tuple[Optimizer, ...]:
+    """Return the optimisers that together train all weights; matrices decay, scales do not."""
     parameters = list(model.parameters())
-    matrices = [one for one in parameters if one.dim() > 1]
-    scales = [one for one in parameters if one.dim() < 2]
+    matrices = [parameter for parameter in parameters if parameter.dim() > 1]
+    scales = [parameter for parameter in parameters if parameter.dim() < 2]
     rate, decay = training.learning_rate, training.decay
     if training.optimiser == "adamw":
         return (_adamw(matrices, scales, rate, decay),)
-    # Rows of an embedding are no map from one space to another: Muon is not for them.
+    # The rows of an embedding are not a map from one space to another: Muon is not for them.
     ends = [layer.weight for layer in (model.get_input_embeddings(), model.get_output_embeddings())]
-    tables = [one for one in matrices if any(one is end for end in ends)]
-    inner = [one for one in matrices if all(one is not end for end in ends)]
+    tables = [matrix for matrix in matrices if any(matrix is end for end in ends)]
+    inner = [matrix for matrix in matrices if all(matrix is not end for end in ends)]
     return Muon(inner, rate, decay), _adamw(tables, scales, rate, decay)
 
 

@@ -1,5 +1,6 @@
-"""Every way of giving weights on the same tasks, with the same budget and the same care.
+"""The leaderboard: every normaliser on the same tasks, with the same training budget.
 
-`entries` says who takes part in what, `unit` trains and examines, `board` puts it together, `cost`
-times a step.
+entries       tracks, tasks and methods, and why a method cannot take part
+trial         tune, train and evaluate one design on one task
+experiment    all trials and the cost of a training step: run(config) -> Result
 """

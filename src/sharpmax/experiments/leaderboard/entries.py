@@ -1,11 +1,10 @@
-"""Who takes part: tracks, tasks and methods, and the reason where a method cannot."""
+"""Tracks, tasks and methods of the leaderboard, and the reason where a method cannot take part."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sharpmax.experiments.max_retrieval.designs import DESIGNS
-from sharpmax.experiments.max_retrieval.model import Normaliser
+from sharpmax.experiments.max_retrieval.model import DESIGNS, Normaliser
 from sharpmax.normalisers import NORMALISERS
 
 BASELINE: Final = "softmax"
@@ -14,13 +13,14 @@ TASKS: Final = ("max", "second-max", GUARD)
 
 
 class Track(NamedTuple):
-    """A rule of the game."""
+    """The rules under which methods are compared."""
 
     own: bool
-    """Whether a method is trained with, or is put into heads that were trained with softmax."""
+    """Whether heads are trained with the method, or trained with softmax and then switched."""
     augmented: bool
-    """Whether priorities in training come from narrow ranges too."""
+    """Whether training also has sets with a narrow range of priorities: see `data.draw`."""
     what: str
+    """The track in words."""
 
 
 TRACKS: Final = {
@@ -36,7 +36,7 @@ METHODS: Final = tuple(dict.fromkeys([*NORMALISERS, *DESIGNS]))
 
 
 class Entry(NamedTuple):
-    """A row of the leaderboard."""
+    """One row of the leaderboard."""
 
     track: str
     task: str
@@ -44,12 +44,12 @@ class Entry(NamedTuple):
 
     @property
     def trains(self) -> str:
-        """The design that is trained for it."""
+        """The design that is trained for this row."""
         return self.method if TRACKS[self.track].own else BASELINE
 
 
 def reason_against(entry: Entry) -> str | None:
-    """Why a method cannot take part; None if it can."""
+    """Return why a method cannot take part; None if it can."""
     track = TRACKS[entry.track]
     if entry.method not in DESIGNS:
         needs = NORMALISERS[entry.method].needs
@@ -65,8 +65,8 @@ def reason_against(entry: Entry) -> str | None:
     return None
 
 
-def put_in() -> dict[str, Normaliser]:
-    """The methods that can be put into a head that was trained with softmax."""
+def drop_in_methods() -> dict[str, Normaliser]:
+    """Return the methods that can replace softmax in a head that was trained with softmax."""
     return {
         name: DESIGNS[name].normaliser
         for name in METHODS

@@ -1,8 +1,8 @@
-"""Sets of items to be asked about: what the paper's central experiment trains and tests on.
+"""Random sets of items and the right answer for each: the data of max retrieval.
 
 An item has a priority and one of ten classes; the answer is a class. Section 2 of arXiv 2410.01104
-asks for the class of the item of highest priority. A set also has a random query, which says
-nothing: the head must find the maximum whatever it is asked with.
+asks for the class of the item of highest priority. A set also has a random query that carries no
+information: the head must find the maximum whatever the query is.
 """
 
 from __future__ import annotations
@@ -21,48 +21,55 @@ CLASSES = 10
 FEATURES = 1 + CLASSES
 
 FAVOURED = 0.2
-"""Share of the items of a set that take its favoured class, in the task of the most frequent one.
+"""Share of a set's items that take its favoured class, in the task `most-frequent`.
 
-With the tenth of the others that fall on it this makes 28 % against 8 %: a handful of items often
-misleads, thirty rarely do."""
+Together with the other items that fall on it by chance, the favoured class has 28 % of the items
+and every other class 8 %: a handful of items often misleads, thirty rarely do."""
 
 
 class Sets(NamedTuple):
-    """Sets of up to `items` items and the right answers."""
+    """A batch of sets, padded to `items` items, with the right answers."""
 
     priority: Float[Array, "sets items"]
     label: Int[Array, "sets items"]
+    """The class of each item."""
     present: Bool[Array, "sets items"]
-    """Smaller sets are padded; True where there is an item."""
+    """True where there is an item, False where there is padding."""
     query: Float[Array, " sets"]
     answer: Int[Array, " sets"]
 
 
-def of_highest_priority(key: Array, priority: Array, present: Array) -> tuple[Array, Array]:
-    """Classes uniform among ten; the answer is that of the item of highest priority."""
+def label_max(
+    key: Array, priority: Float[Array, "sets items"], present: Bool[Array, "sets items"]
+) -> tuple[Array, Array]:
+    """Draw uniform classes; the answer is the class of the item of highest priority."""
     label = jax.random.randint(key, priority.shape, 0, CLASSES, jnp.int32)
-    return label, _taken(label, highest(priority, present))
+    return label, _take(label, argmax_present(priority, present))
 
 
-def of_second_priority(key: Array, priority: Array, present: Array) -> tuple[Array, Array]:
-    """Classes uniform among ten; the answer is that of the item of second highest priority."""
+def label_second_max(
+    key: Array, priority: Float[Array, "sets items"], present: Bool[Array, "sets items"]
+) -> tuple[Array, Array]:
+    """Draw uniform classes; the answer is the class of the item of second highest priority."""
     label = jax.random.randint(key, priority.shape, 0, CLASSES, jnp.int32)
-    first = highest(priority, present)[:, None]
+    first = argmax_present(priority, present)[:, None]
     others = present & (jnp.arange(priority.shape[1]) != first)
-    return label, _taken(label, highest(priority, others))
+    return label, _take(label, argmax_present(priority, others))
 
 
-def most_frequent(key: Array, priority: Array, present: Array) -> tuple[Array, Array]:
-    """The class that most items have, whatever their priorities: a task for averaging.
+def label_most_frequent(
+    key: Array, priority: Float[Array, "sets items"], present: Bool[Array, "sets items"]
+) -> tuple[Array, Array]:
+    """Draw classes of which one is favoured; the answer is the most frequent class.
 
-    Each set favours one class. A draw between classes is decided by giving one more item to one of
-    them, so that every set has a right answer.
+    Priorities do not matter, so this task needs an average over all items. A tie between classes is
+    broken by moving one item to one of them, so that every set has exactly one right answer.
     """
     uniform, favourite, coin, lots = jax.random.split(key, 4)
     label = jax.random.randint(uniform, priority.shape, 0, CLASSES, jnp.int32)
     favoured = jax.random.randint(favourite, (len(priority), 1), 0, CLASSES, jnp.int32)
-    gives_in = jax.random.uniform(coin, priority.shape, jnp.float32) < FAVOURED
-    label = jnp.where(gives_in, favoured, label)
+    takes_favoured = jax.random.uniform(coin, priority.shape, jnp.float32) < FAVOURED
+    label = jnp.where(takes_favoured, favoured, label)
 
     belongs = label[..., None] == jnp.arange(CLASSES, dtype=jnp.int32)
     counts = jnp.sum(belongs & present[..., None], axis=1)
@@ -70,27 +77,27 @@ def most_frequent(key: Array, priority: Array, present: Array) -> tuple[Array, A
     ticket = jax.random.uniform(lots, counts.shape, jnp.float32)
     winner = jnp.argmax(jnp.where(leads, ticket, -1.0), axis=1).astype(jnp.int32)
     loser = jnp.argmax(present & (label != winner[:, None]), axis=1)
-    drawn = jnp.sum(leads, axis=1) > 1
-    given = drawn[:, None] & (jnp.arange(label.shape[1]) == loser[:, None])
-    return jnp.where(given, winner[:, None], label), winner
+    tied = jnp.sum(leads, axis=1) > 1
+    moved = tied[:, None] & (jnp.arange(label.shape[1]) == loser[:, None])
+    return jnp.where(moved, winner[:, None], label), winner
 
 
 TASKS: dict[str, Callable[[Array, Array, Array], tuple[Array, Array]]] = {
-    "max": of_highest_priority,
-    "second-max": of_second_priority,
-    "most-frequent": most_frequent,
+    "max": label_max,
+    "second-max": label_second_max,
+    "most-frequent": label_most_frequent,
 }
-"""From a random key, the priorities and the padding to the classes and the answer."""
+"""Functions from a random key, the priorities and the padding to the classes and the answers."""
 
 
 def draw(
     task: str, key: Array, sets: int, smallest: int, largest: int, narrowest: float = 1.0
 ) -> Sets:
-    """Random sets, each of its own size, uniform from `smallest` to `largest`.
+    """Draw random sets, each with a random size from `smallest` to `largest`.
 
-    Priorities are uniform in [0, 1]. With `narrowest` below 1 they are uniform in [1 - width, 1], a
-    width for each set, uniform in its logarithm from `narrowest` to 1: a few items as near to each
-    other as the highest of many are.
+    Priorities are uniform in [0, 1]. With `narrowest` below 1 they are uniform in [1 - width, 1],
+    where every set has its own width, uniform in its logarithm from `narrowest` to 1. A few items
+    are then as close to each other as the highest of many items are.
     """
     ranks, classes, queries, sizes = jax.random.split(key, 4)
     size = jax.random.randint(sizes, (sets, 1), smallest, largest + 1, jnp.int32)
@@ -103,17 +110,19 @@ def draw(
     return Sets(priority, label, present, jax.random.uniform(queries, (sets,), jnp.float32), answer)
 
 
-def highest(values: Array, present: Array) -> Int[Array, " sets"]:
-    """The place of each set's largest value; of equal ones, the first."""
+def argmax_present(
+    values: Float[Array, "sets items"], present: Bool[Array, "sets items"]
+) -> Int[Array, " sets"]:
+    """Return the index of each set's largest value; among equal values the first."""
     return jnp.argmax(jnp.where(present, values, -jnp.inf), axis=1)
 
 
 def features(sets: Sets) -> Float[Array, "sets items 11"]:
-    """An item as the model sees it: its priority and its class, one-hot."""
+    """Return the model's inputs: the priority of each item and its class, one-hot."""
     dtype: Any = sets.priority.dtype
     one_hot = jax.nn.one_hot(sets.label, CLASSES, dtype=dtype)
     return jnp.concatenate([sets.priority[..., None], one_hot], axis=-1)
 
 
-def _taken(values: Array, place: Array) -> Array:
-    return jnp.take_along_axis(values, place[:, None], axis=1)[:, 0]
+def _take(values: Array, index: Array) -> Array:
+    return jnp.take_along_axis(values, index[:, None], axis=1)[:, 0]

@@ -1,20 +1,21 @@
-"""The paper's one-head model, in a form in which an item costs 128 multiplications and not 49,000.
+"""The paper's model: one attention head between two small networks.
 
     h_i = gelu(W1 x_i + b1)                              items, priority and one-hot class
-    e_i = <Q psi(q), K (W2 h_i + b2)> / sqrt(width)      one query a set
+    e_i = <Q psi(q), K (W2 h_i + b2)> / sqrt(width)      one query per set
     answer = phi(sum_i a_i V (W2 h_i + b2)),             a = softmax(e)
 
-psi and phi are two-layer GELU networks too. All that follows the GELU of an item is linear until
-the pooling, so the matrices move to where there is one vector a set:
+psi and phi are two-layer GELU networks too. Everything between the GELU of an item and the pooling
+is linear, so the matrices can be applied where there is one vector per set:
 
     e_i = <W2' K' Q psi(q), h_i> + <b2, K' Q psi(q)>
     sum_i a_i V (W2 h_i + b2) = V (W2 sum_i a_i h_i + b2 sum_i a_i)
 
-The same function with the same gradients; `reference` computes it item by item, as it is written
-above. Section 2 and Appendix of arXiv 2410.01104, where known: see docs/max_retrieval.md.
+This is the same function with the same gradients, at 128 multiplications per item instead of
+49,000. `reference` computes it item by item, as written above. Section 2 and Appendix of arXiv
+2410.01104; docs/max_retrieval.md says what is known of the details.
 
-A `Design` says where a head is another than the paper's: another normaliser than softmax, or other
-layers around it.
+A `Design` describes a head that differs from the paper's: another normaliser than softmax, or other
+layers around it. `DESIGNS` has all that can be trained.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from sharpmax import normalisers
 from sharpmax.experiments.max_retrieval.data import CLASSES, FEATURES, Sets, features
+from sharpmax.normalisers import NORMALISERS, Differential, Stieltjes
 from sharpmax.ops import softmax
 
 if TYPE_CHECKING:
@@ -53,18 +56,17 @@ SHAPES = {
 WITHOUT_BIAS = ("query", "key", "value")
 
 Normaliser = Callable[..., Array]
-"""normaliser(logits [sets items], where=present) -> the items' weights; of two rows of logits in a
-paired design."""
+"""normaliser(logits [sets items], where=present) -> the items' weights. In a paired design it takes
+two arrays of logits."""
 
-
-FLOORS = {"alpha": 1.0, "power": 0.0}
-"""Fields of normalisers that mean nothing below a number: what is learned is the logarithm of their
-distance from it. Of others it is the difference from where they begin."""
+LOWER_LIMITS = {"alpha": 1.0, "power": 0.0}
+"""Fields of normalisers that must stay above a limit. What is learned is the logarithm of their
+distance from it; for other fields it is the difference from their initial value."""
 
 
 @dataclass(frozen=True)
 class Design:
-    """What a head is made of; by default as in the paper."""
+    """What a head is made of; the paper's head by default."""
 
     normaliser: Normaliser = softmax
     learned: tuple[str, ...] = ()
@@ -72,32 +74,55 @@ class Design:
     paired: bool = False
     """A second query and key give the normaliser a second row of logits."""
     normed: bool = False
-    """Layer normalisation of what attention gives, before the answer's network: the variance of a
-    mean of n items falls like 1/n, and here it does not (arXiv 2504.02827)."""
+    """Normalise the attention output before the answer network: the variance of a mean of n items
+    falls like 1/n, and layer normalisation undoes that (arXiv 2504.02827)."""
     stepped: bool = False
-    """The hidden layer of the answer's network is 0 or 1, which no continuous layer is (section 5
-    of arXiv 2410.01104); its gradient is that of a sigmoid."""
+    """The hidden layer of the answer network is 0 or 1, which no continuous layer is (section 5 of
+    arXiv 2410.01104). Its gradient is that of a sigmoid."""
 
 
-AS_IN_THE_PAPER = Design()
+PAPER_DESIGN = Design()
 
 
-def initial(key: Array, design: Design = AS_IN_THE_PAPER) -> Weights:
-    """Matrices normal with variance 1 / inputs, biases 0, learned fields where they begin."""
+def make_design(normaliser: normalisers.Normaliser) -> Design | None:
+    """Return the head with this normaliser, its parameters learned.
+
+    None for normalisers that need more than the logits of one row.
+    """
+    paired = isinstance(normaliser, Differential)
+    if normaliser.needs is not None and not paired:
+        return None
+    return Design(normaliser, learned=normaliser.parameters, paired=paired)
+
+
+DESIGNS: Final[dict[str, Design]] = {
+    name: design
+    for name, normaliser in NORMALISERS.items()
+    if (design := make_design(normaliser)) is not None
+} | {
+    "softmax": Design(),  # no learned temperature: the queries already have a scale
+    # Starts from a factor of log n, as in the published curve on this task.
+    "stieltjes": Design(Stieltjes(scale=1.0, bias=0.0), learned=Stieltjes.parameters),
+    "layer-norm": Design(normed=True),
+    "step": Design(stepped=True),
+}
+
+
+def initial_weights(key: Array, design: Design = PAPER_DESIGN) -> Weights:
+    """Draw matrices with variance 1 / inputs; biases are 0, learned fields at their start."""
     draw = jax.nn.initializers.lecun_normal()
     keys = jax.random.split(key, len(SHAPES))
     weights = {
-        name: draw(one, shape, jnp.float32)
-        for one, (name, shape) in zip(keys, SHAPES.items(), strict=True)
+        name: draw(matrix_key, shape, jnp.float32)
+        for matrix_key, (name, shape) in zip(keys, SHAPES.items(), strict=True)
     }
     for name, (_, outputs) in SHAPES.items():
         if name not in WITHOUT_BIAS:
             weights[f"{name}_bias"] = jnp.zeros(outputs, jnp.float32)
     if design.paired:
-        for name, one in zip(
-            ("query", "key"), jax.random.split(jax.random.fold_in(key, 1)), strict=True
-        ):
-            weights[f"second_{name}"] = draw(one, SHAPES[name], jnp.float32)
+        pair = jax.random.split(jax.random.fold_in(key, 1))
+        for name, matrix_key in zip(("query", "key"), pair, strict=True):
+            weights[f"second_{name}"] = draw(matrix_key, SHAPES[name], jnp.float32)
     if design.normed:
         weights["norm"] = jnp.ones(WIDTH, jnp.float32)
         weights["norm_bias"] = jnp.zeros(WIDTH, jnp.float32)
@@ -106,16 +131,16 @@ def initial(key: Array, design: Design = AS_IN_THE_PAPER) -> Weights:
     return weights
 
 
-class Seen(NamedTuple):
-    """What the head sees of its sets, before any weight is given."""
+class Encoded(NamedTuple):
+    """A batch of sets as the normaliser sees it."""
 
     hidden: Float[Array, "sets items width"]
     logits: tuple[Float[Array, "sets items"], ...]
-    """One row of logits a set; two of a paired design."""
+    """One array of logits; two in a paired design."""
 
 
-def look(weights: Weights, sets: Sets, design: Design = AS_IN_THE_PAPER, *, scaled: bool) -> Seen:
-    """The hidden items and the head's logits. `scaled`: logits divided by sqrt(width)."""
+def encode(weights: Weights, sets: Sets, design: Design = PAPER_DESIGN, *, scaled: bool) -> Encoded:
+    """Compute the hidden items and the head's logits, divided by sqrt(width) if `scaled`."""
     hidden = jax.nn.gelu(_linear(weights, "item1", features(sets)))
     asked = _two_layers(weights, "asked", sets.query[:, None])
     rows = []
@@ -126,49 +151,49 @@ def look(weights: Weights, sets: Sets, design: Design = AS_IN_THE_PAPER, *, scal
         direction = query @ weights[f"{prefix}key"].T
         logits = jnp.einsum("sih,sh->si", hidden, direction @ weights["item2"].T)
         rows.append(logits + (direction @ weights["item2_bias"])[:, None])
-    return Seen(hidden, tuple(rows))
+    return Encoded(hidden, tuple(rows))
 
 
-def bound(weights: Weights, design: Design) -> Normaliser:
-    """The normaliser with the fields that it has learned."""
+def bind_normaliser(weights: Weights, design: Design) -> Normaliser:
+    """Return the normaliser with the values that its fields have learned."""
     if not design.learned:
         return design.normaliser
-    begun: Any = design.normaliser
+    initial: Any = design.normaliser
     fields = {}
     for name in design.learned:
-        start, learned = getattr(begun, name), weights[f"normaliser_{name}"]
-        floor = FLOORS.get(name)
+        start, learned = getattr(initial, name), weights[f"normaliser_{name}"]
+        limit = LOWER_LIMITS.get(name)
         fields[name] = (
-            start + learned if floor is None else floor + (start - floor) * jnp.exp(learned)
+            start + learned if limit is None else limit + (start - limit) * jnp.exp(learned)
         )
-    return replace(begun, **fields)
+    return replace(initial, **fields)
 
 
-def answer(
+def classify(
     weights: Weights,
-    pooled: Float[Array, "... width"],
-    mass: Float[Array, "..."],
-    design: Design = AS_IN_THE_PAPER,
-) -> Float[Array, "... classes"]:
-    """Class logits from the weighted sum of hidden items and the sum of their weights."""
+    pooled: Float[Array, "*batch width"],
+    mass: Float[Array, "*batch"],
+    design: Design = PAPER_DESIGN,
+) -> Float[Array, "*batch classes"]:
+    """Return class logits from the weighted sum of hidden items and the sum of their weights."""
     items = pooled @ weights["item2"] + mass[..., None] * weights["item2_bias"]
-    return _read(weights, items @ weights["value"], design)
+    return _answer_network(weights, items @ weights["value"], design)
 
 
 def forward(
-    weights: Weights, sets: Sets, design: Design = AS_IN_THE_PAPER, *, scaled: bool
+    weights: Weights, sets: Sets, design: Design = PAPER_DESIGN, *, scaled: bool
 ) -> Float[Array, "sets classes"]:
-    """Class logits of every set."""
-    seen = look(weights, sets, design, scaled=scaled)
-    given = bound(weights, design)(*seen.logits, where=sets.present)
-    pooled = jnp.einsum("si,sih->sh", given, seen.hidden)
-    return answer(weights, pooled, jnp.sum(given, axis=1), design)
+    """Return the class logits of every set."""
+    encoded = encode(weights, sets, design, scaled=scaled)
+    attention = bind_normaliser(weights, design)(*encoded.logits, where=sets.present)
+    pooled = jnp.einsum("si,sih->sh", attention, encoded.hidden)
+    return classify(weights, pooled, jnp.sum(attention, axis=1), design)
 
 
 def reference(
-    weights: Weights, sets: Sets, design: Design = AS_IN_THE_PAPER, *, scaled: bool
+    weights: Weights, sets: Sets, design: Design = PAPER_DESIGN, *, scaled: bool
 ) -> Float[Array, "sets classes"]:
-    """The same as the paper writes it, every matrix applied to every item: the specification."""
+    """Return the same as `forward`, with every matrix applied to every item: the specification."""
     items = _two_layers(weights, "item", features(sets))
     asked = _two_layers(weights, "asked", sets.query[:, None])
     rows = []
@@ -176,19 +201,19 @@ def reference(
         query, keys = asked @ weights[f"{prefix}query"], items @ weights[f"{prefix}key"]
         logits = jnp.einsum("sih,sh->si", keys, query)
         rows.append(logits / math.sqrt(WIDTH) if scaled else logits)
-    given = bound(weights, design)(*rows, where=sets.present)
-    return _read(weights, jnp.einsum("si,sih->sh", given, items @ weights["value"]), design)
+    attention = bind_normaliser(weights, design)(*rows, where=sets.present)
+    attended = jnp.einsum("si,sih->sh", attention, items @ weights["value"])
+    return _answer_network(weights, attended, design)
 
 
 def _prefixes(design: Design) -> tuple[str, ...]:
-    """Of the names of the matrices that make a row of logits."""
+    """Return the name prefixes of the query and key matrices, one per row of logits."""
     return ("", "second_") if design.paired else ("",)
 
 
-def _read(
-    weights: Weights, attended: Float[Array, "... width"], design: Design
-) -> Float[Array, "... classes"]:
-    """The answer's network."""
+def _answer_network(
+    weights: Weights, attended: Float[Array, "*batch width"], design: Design
+) -> Float[Array, "*batch classes"]:
     if design.normed:
         attended = jax.nn.standardize(attended) * weights["norm"] + weights["norm_bias"]
     hidden = _linear(weights, "answer1", attended)
@@ -196,7 +221,7 @@ def _read(
 
 
 def _step(inputs: Array) -> Array:
-    """1 above 0 and 0 elsewhere, with the gradient of a sigmoid."""
+    """Return 1 above 0 and 0 elsewhere, with the gradient of a sigmoid."""
     smooth = jax.nn.sigmoid(inputs)
     return smooth + jax.lax.stop_gradient((inputs > 0).astype(inputs.dtype) - smooth)
 
@@ -206,8 +231,8 @@ def _two_layers(weights: Weights, name: str, inputs: Array) -> Array:
 
 
 def _linear(weights: Weights, name: str, inputs: Array) -> Array:
-    # As one matrix of rows: with items on an axis of their own, XLA's gradient of a matrix with 11
-    # inputs is six times slower.
+    # As one matrix of rows: with items on their own axis, XLA's gradient of a matrix with 11 inputs
+    # is six times slower.
     rows = inputs.reshape(-1, inputs.shape[-1])
     outputs = rows @ weights[name] + weights[f"{name}_bias"]
     return outputs.reshape(*inputs.shape[:-1], -1)

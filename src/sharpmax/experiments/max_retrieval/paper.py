@@ -1,6 +1,6 @@
 """Table 1 of arXiv 2410.01104, and how sure we are of each number.
 
-The table was not read in the paper itself but in texts about it.
+We read the numbers in texts about the paper, not in the paper itself.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ SURE = {
 
 
 class Row(NamedTuple):
-    """Accuracy in percent, softmax and adaptive temperature, and p of a paired t-test."""
+    """Accuracy in percent with softmax and with adaptive temperature, and p of a paired t-test."""
 
     baseline: float
     adaptive: float
     p: float | None
-    """None where the number is not known; from 64 items up it is said to be below 0.05."""
+    """None where the number is not known; from 64 items on it is said to be below 0.05."""
     sure: str
+    """A key of `SURE`."""
 
 
 TABLE1: Final[dict[int, Row]] = {
@@ -39,3 +40,4 @@ TABLE1: Final[dict[int, Row]] = {
     8192: Row(15.7, 17.5, None, "recollection"),
     16384: Row(12.4, 14.0, 4e-3, "confirmed"),
 }
+"""The table by number of items."""

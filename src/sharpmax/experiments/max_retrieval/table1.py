@@ -1,11 +1,10 @@
-"""Table 1: accuracy of max retrieval against the size of the set, with and without adaptive
-temperature.
+"""Table 1: accuracy of max retrieval by set size, with and without adaptive temperature.
 
-Ten heads are trained on sets of 5 to 16 items and examined on 16 to 16,384. Beside the two columns
-of arXiv 2410.01104 stands the head's own argmax: where the largest logit is not the maximum's, no
-temperature puts it right. So every wrong answer has one of two causes: *ranking*, the largest logit
-belongs to an item of another class, or *dispersion*, it belongs to the right one and the answer is
-wrong all the same.
+Ten heads are trained on sets of 5 to 16 items and evaluated on 16 to 16,384. Next to the two
+columns of arXiv 2410.01104 we show the argmax of the same head: where the largest logit is not that
+of the maximum, no temperature can help. So every wrong answer has one of two causes: *ranking* (the
+largest logit belongs to an item of another class) or *dispersion* (it belongs to the right class,
+and the answer is wrong all the same).
 """
 
 from __future__ import annotations
@@ -17,16 +16,30 @@ from typing import Any
 
 import numpy as np
 
+from sharpmax.experiments.jobs import Progress
 from sharpmax.experiments.max_retrieval import heads, paper
-from sharpmax.experiments.max_retrieval.exam import Exam, Marks
+from sharpmax.experiments.max_retrieval.evaluation import (
+    Evaluation,
+    accuracies,
+    attribute_errors,
+    evaluate_heads,
+    jobs_for_heads,
+    paired_p,
+    sampling_error,
+    spread,
+)
 from sharpmax.experiments.max_retrieval.model import Normaliser
-from sharpmax.experiments.max_retrieval.settings import Training
-from sharpmax.experiments.max_retrieval.statistics import paired_p, sampling_error, spread
-from sharpmax.experiments.max_retrieval.sweep import Progress, examine_all, train_all
-from sharpmax.experiments.max_retrieval.train import Job, read
+from sharpmax.experiments.max_retrieval.train import (
+    Training,
+    TrainingJob,
+    load_checkpoint,
+    train_all,
+)
 from sharpmax.normalisers import Hard
 from sharpmax.ops import adaptive_temperature_softmax, softmax
 from sharpmax.results import Result, Stopwatch
+
+__all__ = ["Config", "run"]
 
 METHODS: dict[str, Normaliser] = {
     "baseline": softmax,
@@ -37,16 +50,20 @@ METHODS: dict[str, Normaliser] = {
 
 @dataclass(frozen=True)
 class Config:
+    """Settings of Table 1."""
+
     training: Training = field(default_factory=Training)
+    """How every head is trained."""
     seeds: tuple[int, ...] = tuple(range(10))
+    """One head is trained per seed."""
     sizes: tuple[int, ...] = paper.SIZES
+    """Numbers of items on which the heads are evaluated."""
     sets: int = 1_024
-    """Of every size, for every seed others: the standard error of the mean over ten seeds is at
-    most 0.5 points."""
+    """Sets per size and seed. With ten seeds the standard error of a mean is at most 0.5 points."""
 
 
 QUICK = Config(Training(steps=20_000, kept_at=()), seeds=(0, 1, 2), sets=256)
-"""Minutes instead of an hour, the same shape."""
+"""Minutes instead of an hour, the same shape of the curves."""
 
 
 def run(
@@ -56,36 +73,52 @@ def run(
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> Result:
-    """The table. Checkpoints are kept in `folder`, and taken up there; so are the heads."""
+    """Train the heads, evaluate them at every size and tabulate the accuracies.
+
+    Args:
+        config: Training, seeds, sizes and sets.
+        folder: Checkpoints are saved here; an interrupted run resumes from them.
+        processes: Heads that are trained at a time; the number of cores by default.
+        progress: Called while heads are trained and evaluated.
+
+    Returns:
+        A result of kind `table1` with the array `losses`, [seed, record].
+
+    Raises:
+        UserError: If the settings are out of range or a training diverges.
+    """
     watch = Stopwatch()
-    wanted = [(config.training, seed) for seed in config.seeds]
-    trained = train_all(wanted, folder, processes, progress)
-    found = heads.gathered(config.training, trained)
-    marks = examine_all([_exam(config, found, seed) for seed in config.seeds], processes, progress)
+    trained = train_all(
+        [(config.training, seed) for seed in config.seeds], folder, processes, progress
+    )
+    collected = heads.collect_heads(config.training, trained)
+    evaluations = evaluate_heads(
+        jobs_for_heads(collected, config.sizes, config.sets, METHODS), processes, progress
+    )
     result = Result(
         kind="table1",
         config=asdict(config),
         seeds=config.seeds,
         measurements={
-            **tabulated(marks, config.sizes, config.sets),
-            "training_seconds": [one.seconds for one in trained],
-            "final_loss": [float(one.losses[-10:].mean()) for one in trained],
-            "heads_sha256": found.sha256,
+            **tabulate(evaluations, config.sizes, config.sets),
+            "training_seconds": [head.seconds for head in trained],
+            "final_loss": [float(head.losses[-10:].mean()) for head in trained],
+            "heads_sha256": collected.sha256,
         },
         provenance=watch.provenance(),
     )
-    return result.with_arrays(losses=np.stack([one.losses for one in trained]))
+    return result.with_arrays(losses=np.stack([head.losses for head in trained]))
 
 
-def heads_of(config: Config, folder: Path) -> heads.Heads:
-    """The heads that a finished run has trained."""
-    wanted = [Job(config.training, seed, folder) for seed in config.seeds]
-    return heads.gathered(config.training, [read(job.path) for job in wanted])
+def load_trained_heads(config: Config, folder: Path) -> heads.Heads:
+    """Return the heads that a finished run has trained."""
+    jobs = [TrainingJob(config.training, seed, folder) for seed in config.seeds]
+    return heads.collect_heads(config.training, [load_checkpoint(job.path) for job in jobs])
 
 
-def tabulated(marks: Sequence[Marks], sizes: Sequence[int], sets: int) -> dict[str, Any]:
-    """Means, spreads, the paired test, and where the lost answers went."""
-    accuracy = {name: accuracies(marks, name) for name in METHODS}
+def tabulate(evaluations: Sequence[Evaluation], sizes: Sequence[int], sets: int) -> dict[str, Any]:
+    """Return means, spreads, the paired test and the causes of wrong answers."""
+    accuracy = {name: accuracies(evaluations, name) for name in METHODS}
     baseline = accuracy["baseline"].mean(0)
     return {
         "sizes": list(sizes),
@@ -93,38 +126,16 @@ def tabulated(marks: Sequence[Marks], sizes: Sequence[int], sets: int) -> dict[s
         "mean": {name: values.mean(0) for name, values in accuracy.items()},
         "std": {name: spread(values) for name, values in accuracy.items()},
         "p": paired_p(accuracy["baseline"], accuracy["adaptive"]),
-        "sampling_error": sampling_error(baseline, sets * len(marks)),
-        "attribution": {name: attribution(marks, name) for name in ("baseline", "adaptive")},
-        "entropy": np.mean([one.entropy.mean(1) for one in marks], axis=0),
+        "sampling_error": sampling_error(baseline, sets * len(evaluations)),
+        "attribution": {
+            name: attribute_errors(evaluations, name) for name in ("baseline", "adaptive")
+        },
+        "entropy": np.mean([evaluation.entropy.mean(1) for evaluation in evaluations], axis=0),
         "weight_of_maximum": {
-            name: np.mean([one.weight[name].mean(1) for one in marks], axis=0) for name in METHODS
+            name: np.mean([evaluation.weight[name].mean(1) for evaluation in evaluations], axis=0)
+            for name in METHODS
         },
         "paper": {
             str(size): paper.TABLE1[size]._asdict() for size in sizes if size in paper.TABLE1
         },
     }
-
-
-def accuracies(marks: Sequence[Marks], method: str) -> np.ndarray:
-    """Share of right answers. -> [seeds sizes]"""
-    return np.stack([one.right[method].mean(1) for one in marks])
-
-
-def attribution(marks: Sequence[Marks], method: str) -> dict[str, np.ndarray]:
-    """The share of all sets that was lost to each cause, and that was won in spite of one; mean
-    over seeds, by size.
-    """
-    right = np.stack([one.right[method] for one in marks])
-    ranked = np.stack([one.ranked for one in marks])
-    return {
-        "dispersion": (~right & ranked).mean((0, 2)),
-        "ranking": (~right & ~ranked).mean((0, 2)),
-        "right_by_luck": (right & ~ranked).mean((0, 2)),
-    }
-
-
-def _exam(config: Config, found: heads.Heads, seed: int) -> Exam:
-    training: Training = config.training
-    return Exam(
-        found.of(seed), training.scaled, training.task, seed, config.sizes, config.sets, METHODS
-    )

@@ -170,9 +170,9 @@ def scan(
             not fit the model, or the checkpoint belongs to another scan.
         NotImplementedError: A policy was given for a model with a softcap or a bias on its logits.
 
-    Example:
-        scan = shf.scan(model, tokenizer, lengths=[8, 64, 512])
-        scan.heads("disperses")
+    Examples:
+        >>> scan = shf.scan(model, tokenizer, lengths=[8, 64, 512])
+        >>> scan.heads("disperses")
     """
     watch = Stopwatch()
     selection = Selection.create(model, layers, heads)
@@ -194,7 +194,7 @@ def scan(
     # A pass over n tokens takes about as long as n + n * n / 4,000.
     costs = [len(tokens) + len(tokens) ** 2 / 4000 for tokens in inputs.values()]
     steps = None if progress is None else Progress(progress, costs)
-    finish_layer = steps and partial(steps.finish_part, len(selection.layers))
+    finish_layer = None if steps is None else partial(steps.finish_part, len(selection.layers))
     for length, tokens in inputs.items():
         if length not in passes:
             passes[length] = forward.measure_forward_pass(

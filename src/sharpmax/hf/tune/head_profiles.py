@@ -27,7 +27,7 @@ from sharpmax.hf.patch.layers import (
 )
 from sharpmax.hf.scan.forward import LOGIT_ARGUMENTS
 from sharpmax.hf.sharpen import sharpen
-from sharpmax.hf.tune.calibration import Architecture
+from sharpmax.hf.tune.calibration import architecture_of
 from sharpmax.torch import attention_stats, scaled_dot_product_attention
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def measure_entropies(
     `factors` are inverse temperatures of the measured head; the layers below it stay plain. NaN
     where a layer has fewer heads than the largest.
     """
-    layers, architecture = attention_layers(model), Architecture.of(model)
+    layers, architecture = attention_layers(model), architecture_of(model)
     entropies = np.full((len(factors), architecture.layers, max(architecture.heads)), np.nan)
     positions = answer_positions(prompt)
 
@@ -93,7 +93,7 @@ def measure_benefits(
     It is taken at inverse temperature 1, averaged over the questions, by one backward pass for all
     heads. NaN where a layer has fewer heads than the largest.
     """
-    architecture = Architecture.of(model)
+    architecture = architecture_of(model)
     log_factors = [
         torch.zeros(heads, device=model.device, requires_grad=True) for heads in architecture.heads
     ]

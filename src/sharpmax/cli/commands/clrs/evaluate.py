@@ -69,7 +69,7 @@ def evaluate(
     import torch
 
     from sharpmax.experiments.clrs_text import evaluate as evaluation
-    from sharpmax.experiments.clrs_text.arms import ARMS, PAPERS
+    from sharpmax.experiments.clrs_text.conditions import CONDITIONS, UNCALIBRATED
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -77,7 +77,7 @@ def evaluate(
         data,
         str(trained),
         calibration,
-        arms=tuple(conditions or (ARMS if calibration else PAPERS)),
+        conditions=tuple(conditions or (CONDITIONS if calibration else UNCALIBRATED)),
         algorithms=tuple(algorithm or ()),
         sizes=tuple(parse_range_option("--sizes", sizes) or ()),
         samples=samples,

@@ -66,7 +66,7 @@ def generate(
         samples,
     )
     with job_progress("algorithms") as progress:
-        manifest = generator.run(
+        manifest = generator.generate_dataset(
             config, out, overwrite=overwrite, processes=processes, progress=progress
         )
     count = sum(file.rows for file in manifest.files.values())

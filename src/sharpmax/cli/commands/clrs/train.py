@@ -121,9 +121,9 @@ def train(
     """
     import torch
 
-    from sharpmax.experiments.clrs_text import settings
+    from sharpmax.experiments.clrs_text import config
     from sharpmax.experiments.clrs_text import train as training
-    from sharpmax.experiments.clrs_text.data import read
+    from sharpmax.experiments.clrs_text.data import load_samples
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -135,12 +135,12 @@ def train(
         "learning_rate": learning_rate,
         "growing": growing,
         "vocabulary": vocabulary,
-        "shape": None if shape is None else settings.shape_of(shape),
+        "shape": None if shape is None else config.parse_shape(shape),
     }
-    _check_model_options(model, options, settings.SMALL)
+    _check_model_options(model, options, config.SMALL)
     given = {name: value for name, value in options.items() if value is not None}
     trainings = [
-        settings.Training(
+        config.Training(
             attention=name,
             model=model,
             precision=precision,
@@ -150,8 +150,8 @@ def train(
         for name in attention or ("softmax", "adaptive")
     ]
     for setting in trainings:
-        settings.check(setting)
-    source = read(
+        setting.check()
+    source = load_samples(
         data,
         "train",
         algorithms=algorithm or (),

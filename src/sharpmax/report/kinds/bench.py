@@ -1,0 +1,179 @@
+"""Benchmarks: time and memory, as ratios to what you would use instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sharpmax.report.blocks import (
+    Axis,
+    Cell,
+    Chart,
+    Column,
+    Content,
+    Group,
+    Line,
+    Rule,
+    Table,
+    Verdict,
+)
+from sharpmax.report.numbers import fixed, join, plural
+from sharpmax.report.palette import looks
+from sharpmax.results import Result, schemas
+
+PARTS = {
+    "prefill": "Time over whole inputs",
+    "decode": "Time per generated token",
+    "growth": "Time as the input grows",
+    "torch_after": "Time of other code right after a call",
+    "memory": "Memory, MB",
+    "first_call": "First call of a process, seconds",
+}
+LIBRARIES = {"bench-torch": "PyTorch", "bench-jax": "JAX"}
+NAMES = {"cpu": "adaptive, cpu", "ours": "adaptive", "fused": "fused (two calls)"}
+"""Implementations whose name in the file says too little."""
+
+
+def describe_attention(result: Result) -> Content:
+    """Describe a benchmark of attention for PyTorch or JAX."""
+    bench = schemas.AttentionBench.of(result)
+    sizes = join(list(map(str, bench.dims or [bench.dim or 0])))
+    rounds = bench.rounds
+    repeats = (
+        plural(rounds, "round")
+        if isinstance(rounds, int)
+        else f"{min(rounds.values())} to {max(rounds.values())} rounds"
+    )
+    parts = {part: getattr(bench, part) for part in PARTS}
+    return Content(
+        what="benchmark",
+        title=f"Attention for {LIBRARIES[result.kind]}: time and memory",
+        facts=[f"{plural(bench.heads, 'head')} of {sizes} channels", repeats],
+        sentences=[_ranges(bench.prefill)],
+        verdict=Verdict("neutral", "Ratios hold for this machine.", command="make bench"),
+        blocks=[
+            _growth(bench.prefill),
+            *(_table(title, parts[part]) for part, title in PARTS.items() if parts[part]),
+        ],
+    )
+
+
+def ratio_range(rows: Mapping[str, Mapping[str, schemas.Timing]], implementation: str) -> str:
+    """Return the smallest and the largest ratio of an implementation: 1.01 to 1.25."""
+    ratios = [row[implementation].ratio for row in rows.values() if implementation in row]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+
+def _ranges(prefill: Mapping[str, Mapping[str, schemas.Timing]]) -> str:
+    baseline, *others = next(iter(prefill.values()))
+    ranges = "; ".join(f"{name} {ratio_range(prefill, name)}" for name in others)
+    return f"Time over whole inputs, as a ratio to {baseline} (lower is better): {ranges}."
+
+
+def _growth(prefill: Mapping[str, Mapping[str, schemas.Timing]]) -> Group:
+    """Draw the ratios against the number of tokens, one chart per case."""
+    cases: dict[str, dict[int, Mapping[str, schemas.Timing]]] = {}
+    for name, row in prefill.items():
+        tokens, _, case = name.partition(" tokens")
+        case = case.removeprefix(", ")
+        if "causal" not in case:
+            case = f"{case}, every key visible" if case else "every key visible"
+        cases.setdefault(case, {})[int(tokens.replace(",", ""))] = row
+    baseline, *others = next(iter(prefill.values()))
+    look = looks(others)
+    charts = []
+    for case, rows in cases.items():
+        lines = []
+        for name in others:
+            times = {tokens: row[name] for tokens, row in rows.items() if name in row}
+            ratio, low, high = (
+                [getattr(time, end) for time in times.values()] for end in ("ratio", "low", "high")
+            )
+            label = replace(look[name], name=NAMES.get(name, name))
+            lines.append(Line.of(label, list(times), ratio, low=low, high=high))
+        x = Axis("tokens", scale="log", noun="tokens", ticks=list(rows))
+        y = Axis(f"time, {baseline} = 1", scale="log", digits=2)
+        title = case[:1].upper() + case[1:]
+        charts.append(Chart(title, x, y, lines, [Rule("y", 1, baseline)]))
+    text = "Median ratio in the same round; band: quartiles. Lower is better."
+    return Group("Time as the input grows", charts, text)
+
+
+def _table(title: str, rows: Mapping[str, Mapping[str, Any]]) -> Table:
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    timed = isinstance(next(iter(next(iter(rows.values())).values())), schemas.Timing)
+    columns = [Column("Case")]
+    for name in names:
+        whole = (
+            all(float(row.get(name, 0)).is_integer() for row in rows.values())
+            if not timed
+            else False
+        )
+        columns.append(Column(name, 0 if whole else 2))
+    cells = [
+        [
+            f"{int(case):,} tokens" if case.isdecimal() else case,
+            *(_cell(row.get(name)) for name in names),
+        ]
+        for case, row in rows.items()
+    ]
+    text = "Ratio of times (quartiles), and milliseconds." if timed else ""
+    return Table(title, columns, cells, f"{text} Lower is better.".strip(), terminal=not timed)
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, schemas.Timing):
+        return value
+    text = f"{value.ratio:.2f} ({value.low:.2f} to {value.high:.2f})"
+    return Cell(value.ratio, f"{text}, {fixed(value.milliseconds, 1)} ms")
+
+
+def describe_scan(result: Result) -> Content:
+    """Describe what a scan costs, against a plain forward pass of the model."""
+    bench = schemas.ScanBench.of(result)
+    columns = [
+        Column("Tokens", 0),
+        Column("Plain pass, s", 2),
+        Column("Scan, s", 2),
+        Column("Ratio", 2, "lower"),
+        Column("Rounds", 0),
+        Column("Peak memory, GB", 2, "lower"),
+    ]
+    rows = []
+    for row in bench.rows:
+        times = [row.plain_seconds, row.scan_seconds, row.ratio]
+        rows.append([row.tokens, *times, row.rounds, row.peak_gigabytes])
+    largest = max(bench.rows, key=lambda row: row.tokens)
+    return Content(
+        what="benchmark",
+        title=f"What a scan costs: {bench.model}",
+        facts=[plural(bench.threads, "thread")],
+        sentences=[
+            f"A scan takes {largest.ratio:.2f} times as long as a plain forward pass at "
+            f"{largest.tokens:,} tokens.",
+            "Its statistics differ from those of whole matrices by at most "
+            f"{bench.largest_difference:.1g}, at {bench.checked_tokens:,} tokens.",
+        ],
+        blocks=[Table("By length", columns, rows)],
+    )
+
+
+def describe_max_retrieval(result: Result) -> Content:
+    """Describe what training and examining a head costs."""
+    bench = schemas.HeadBench.of(result)
+    training, exam = bench.training, bench.exam
+    low, high = training.range
+    columns = [Column("Implementation"), Column("Milliseconds", 2, "lower")]
+    return Content(
+        what="benchmark",
+        title="What max retrieval costs",
+        facts=[f"batches of {bench.batch}", plural(bench.rounds, "round")],
+        sentences=[
+            f"A training step is {training.speed_up:.1f} times as fast as the model as written "
+            f"({low:.1f} to {high:.1f}).",
+            f"An exam of {bench.sets:,} sets of {bench.items:,} items takes {exam.seconds:.1f} s "
+            f"and {exam.peak_gigabytes:.2f} GB.",
+        ],
+        blocks=[Table("A training step", columns, list(training.milliseconds.items()))],
+    )

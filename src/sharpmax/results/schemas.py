@@ -1,0 +1,493 @@
+"""The fields of each kind of result: one class per kind, read with `Kind.of(result)`.
+
+A schema shows config, seeds and measurements as one object. Where config and measurements have the
+same key, the measurement counts: it says what was done, not only what was asked for. Keys that no
+reader needs are left out; a missing one is reported by its name. The JSON keys are those of the
+files, also where the code has another word for them: an "arm" is a condition.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from sharpmax._errors import UserError
+from sharpmax.results.result import Result, first_problem
+
+Numbers = list[float]
+Gaps = list[float | None]
+"""Numbers, some of which were not measured."""
+
+
+class DamagedError(UserError):
+    """A result does not hold what its kind needs."""
+
+
+class Schema(BaseModel):
+    """Base of the schemas and of their parts."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    @classmethod
+    def of(cls, result: Result) -> Self:
+        """Read a result through this schema; a field that is missing or wrong is named."""
+        fields: dict[str, Any] = {"seeds": result.seeds, **result.config, **result.measurements}
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            raise DamagedError(
+                f"not what a result of kind {result.kind!r} holds ({first_problem(error)}); run "
+                "its command again"
+            ) from error
+
+
+class ModelInfo(Schema):
+    """The model that was measured."""
+
+    model: str
+    architecture: str
+    parameters: int
+    dtype: str
+    device: str
+    notes: list[str]
+
+
+class Layer(Schema):
+    """An attention layer: its number, its name in the model, its sliding window if it has one."""
+
+    index: int
+    name: str
+    window: int | None = None
+
+
+class Scan(ModelInfo):
+    """`scan`: statistics per head over inputs of growing length; the arrays hold most of them."""
+
+    prompt: str
+    unit: str
+    lengths: list[int]
+    seed: int
+    policy: str | None
+    tokens: list[int]
+    layers: list[Layer]
+    heads: list[int]
+    labels: list[list[str | None]]
+    slopes: list[Gaps]
+    seconds: Numbers
+    rules: dict[str, str]
+
+
+class Interval(Schema):
+    """A mean with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Change(Schema):
+    """A difference to plain attention with its 95 % interval, and for accuracy its test."""
+
+    difference: float
+    low: float
+    high: float
+    p_adjusted: float = 1.0
+    detectable: float = 0.0
+
+
+class EvaluationRow(Schema):
+    """One condition at one length; plain attention is not compared with itself."""
+
+    length: int
+    arm: str
+    accuracy: Interval
+    log_probability: float
+    compared: Change | None = None
+    log_probability_compared: Change | None = None
+
+
+class Evaluation(ModelInfo):
+    """`evaluate`: accuracy of a model as it is and sharpened, on the same questions."""
+
+    task: str
+    unit: str
+    lengths: list[int]
+    prompts: int
+    questions: int
+    seed: int
+    arms: dict[str, Any]
+    rows: list[EvaluationRow]
+    level: float
+
+    def rows_of(self, condition: str) -> list[EvaluationRow]:
+        """Return the rows of one condition, by length."""
+        return [row for row in self.rows if row.arm == condition]
+
+
+class CertifiedLayer(Layer):
+    """The bounds of a layer's heads, and the tokens from which no weight reaches each share."""
+
+    smallest: float
+    median: float
+    largest: float
+    log10_items: dict[str, float]
+    measured: float | None = None
+
+
+class ScanInfo(Schema):
+    """The scan that a certificate is compared with."""
+
+    prompt: str
+    tokens: int
+
+
+class Certificate(ModelInfo):
+    """`certify`: bounds on the spread of logits from the weights; the arrays hold them per head."""
+
+    epsilons: Numbers
+    context: int | None
+    scan: ScanInfo | None
+    layers: list[CertifiedLayer]
+
+
+class Training(Schema):
+    """How the heads of max retrieval were trained."""
+
+    steps: int
+    smallest: int
+    largest: int
+
+
+class Printed(Schema):
+    """A row of the paper's Table 1, and how sure we are of it."""
+
+    baseline: float
+    adaptive: float
+    p: float | None
+    sure: str
+
+
+class Causes(Schema):
+    """Shares of the sets that were answered wrongly, by cause and size."""
+
+    dispersion: Numbers
+    ranking: Numbers
+
+
+class Table1(Schema):
+    """`table1`: accuracy of max retrieval by size and method, beside the paper's."""
+
+    training: Training
+    seeds: tuple[int, ...]
+    sets: int
+    sizes: list[int]
+    mean: dict[str, Numbers]
+    std: dict[str, Numbers | None]
+    p: Gaps
+    attribution: dict[str, Causes]
+    paper: dict[int, Printed]
+    training_seconds: Numbers = []
+
+
+class Distance(Schema):
+    """Distance to the paper's Table 1, in points of accuracy."""
+
+    mean: float
+    worst: float
+
+
+class Setting(Schema):
+    """One combination of settings that the paper leaves open."""
+
+    scaled: bool
+    decoupled: bool
+    steps: int
+    seeds: int
+    mean: dict[str, Numbers]
+    distance: Distance
+
+
+class Unknowns(Schema):
+    """`unknowns`: which settings come closest to the paper's Table 1."""
+
+    sizes: list[int]
+    sets: int
+    cells: list[Setting]
+    closest: int
+    paper: dict[int, Printed]
+
+
+class PolicyTask(Schema):
+    """Accuracy of each policy on one task, by size."""
+
+    mean: dict[str, Numbers]
+    std: dict[str, Numbers | None]
+    p_against_paper: dict[str, Gaps]
+
+
+class Policies(Schema):
+    """`policies`: the same trained heads, sharpened in different ways."""
+
+    seeds: tuple[int, ...]
+    sets: int
+    sizes: list[int]
+    tasks: dict[str, PolicyTask]
+    keeps_guard: dict[str, bool]
+
+
+class Figure1(Schema):
+    """`figure1`: weights of one head as its input grows, and their bounds."""
+
+    vocabulary: int
+    spread: float
+    shown_sizes: list[int]
+    repeats: int
+    epsilon: float
+    sizes: list[int]
+    needle_weight: list[Numbers]
+    smallest_weight: list[Numbers]
+    entropy: list[Numbers]
+    tight_low: Numbers
+    tight_high: Numbers
+    paper_low: Numbers
+    paper_high: Numbers
+    minimum_entropy: Numbers
+    dispersed_from: float
+    shown_weights: list[Numbers]
+
+
+class AttentionMaps(Schema):
+    """`figure2` and `figure7`: weights of the items of highest priority, set by set."""
+
+    methods: list[str]
+    sets: int
+    items: int
+    sizes: list[int]
+    weights: dict[str, list[list[Numbers]]]
+    weight_of_maximum: dict[str, Numbers]
+
+
+class Figure3(Schema):
+    """`figure3`: entropy of the heads of one block, [seed, length, head]."""
+
+    model: str
+    notes: list[str]
+    lengths: list[int]
+    seeds: tuple[int, ...]
+    layer: int
+    tokens: Numbers
+    entropy: list[list[Numbers]]
+    mean_entropy: Numbers
+    seed_spread: Numbers
+    slope: float
+
+
+class Figure5(Schema):
+    """`figure5`: entropy of a power series; the arrays hold the plane."""
+
+    elements: int
+    coldest: float
+    hottest: float
+    entropy_at_base_0: float
+    entropy_at_base_1: float
+    largest_entropy: float
+    sharp_below_entropy: float
+    least_entropy: float
+    hot_from_temperature: float | None
+    share_of_plane: dict[str, float]
+
+
+class Figure6(Schema):
+    """`figure6`: the best inverse temperature of each set, and polynomials through it."""
+
+    seeds: tuple[int, ...]
+    degree: int
+    points: int
+    leading: dict[int, float]
+    coefficients: dict[str, Numbers]
+    threshold: float
+    sharpens: dict[str, list[tuple[float, float]]]
+    entropies: tuple[float, float]
+    temperature_error: dict[str, float]
+
+
+class Curve(Schema):
+    """One condition on one algorithm; `accuracy` is [training, test set, size]."""
+
+    mean: Numbers
+    std_tests: Numbers | None
+    std_trainings: Numbers | None
+    mean_familiar: Gaps
+    mean_entropy: Gaps
+    accuracy: list[list[Numbers]] = []
+
+
+class Algorithm(Schema):
+    """One algorithm of CLRS-Text; `familiar` is the share of answers that training can teach."""
+
+    sizes: list[int]
+    train_sizes: list[int]
+    familiar: Numbers
+    arms: dict[str, Curve]
+
+
+class TrainedModel(Schema):
+    """One training of CLRS-Text."""
+
+    seconds: float
+
+
+class Figure8(Schema):
+    """`figure8`: exact match on CLRS-Text by algorithm, size and condition."""
+
+    seeds: tuple[int, ...]
+    model: str
+    notes: list[str] = []
+    test_seeds: list[int]
+    labels: dict[str, str]
+    algorithms: dict[str, Algorithm]
+    trainings: list[TrainedModel] = []
+
+
+class Budget(Schema):
+    """What every method of the leaderboard may spend."""
+
+    steps: int
+
+
+class BoardRow(Schema):
+    """One method on one task in one track; `reason` says why it did not take part."""
+
+    track: str
+    task: str
+    method: str
+    reason: str | None = None
+    mean: Numbers = []
+    std: Numbers | None = None
+    sharpness: Gaps = []
+
+
+class Cost(Schema):
+    """Time of a training step with each method over that with softmax."""
+
+    ratio: dict[str, float]
+
+
+class Leaderboard(Schema):
+    """`leaderboard`: methods from logits to weights, trained and compared alike."""
+
+    seeds: tuple[int, ...]
+    tasks: list[str]
+    budget: Budget
+    tracks: dict[str, str]
+    sizes: list[int]
+    rows: list[BoardRow]
+    cost: Cost
+    unit_seconds: float = 0.0
+
+    def ranking(self, track: str, task: str) -> list[BoardRow]:
+        """Return the rows that took part, the most accurate on the largest sets first."""
+        rows = [row for row in self.rows if (row.track, row.task) == (track, task) and row.mean]
+        return sorted(rows, key=lambda row: -row.mean[-1])
+
+    def row(self, track: str, task: str, method: str) -> BoardRow | None:
+        """Return the row of a method that took part; None if it did not."""
+        return next((row for row in self.ranking(track, task) if row.method == method), None)
+
+
+class Timing(Schema):
+    """Time as a ratio to the baseline's, with quartiles."""
+
+    ratio: float
+    low: float
+    high: float
+    milliseconds: float
+
+
+class AttentionBench(Schema):
+    """`bench-torch` and `bench-jax`: time and memory of attention, by case and implementation."""
+
+    heads: int
+    dims: list[int] = []
+    dim: int | None = None
+    rounds: int | dict[str, int]
+    decode_keys: int | None = None
+    memory_tokens: int | None = None
+    prefill: dict[str, dict[str, Timing]]
+    decode: dict[str, dict[str, Timing]] = {}
+    growth: dict[str, dict[str, Timing]] = {}
+    torch_after: dict[str, dict[str, Timing]] = {}
+    memory: dict[str, dict[str, float]] = {}
+    first_call: dict[str, dict[str, float]] = {}
+
+
+class ScanBenchRow(Schema):
+    """A scan of one length against a plain forward pass."""
+
+    tokens: int
+    plain_seconds: float
+    scan_seconds: float
+    ratio: float
+    ratio_range: tuple[float, float]
+    rounds: int
+    peak_gigabytes: float
+
+
+class ScanBench(Schema):
+    """`bench-scan`: what a scan costs."""
+
+    model: str
+    threads: int
+    checked_tokens: int
+    rows: list[ScanBenchRow]
+    largest_difference: float
+
+
+class HeadTraining(Schema):
+    """A training step of max retrieval, as the library runs it and as the paper writes it."""
+
+    milliseconds: dict[str, float]
+    speed_up: float
+    range: tuple[float, float]
+
+
+class Exam(Schema):
+    """Time and memory of one exam."""
+
+    seconds: float
+    peak_gigabytes: float
+
+
+class HeadBench(Schema):
+    """`bench-max-retrieval`: what training and examining a head costs."""
+
+    rounds: int
+    sets: int
+    items: int
+    batch: int
+    training: HeadTraining
+    exam: Exam
+
+
+SCHEMAS: dict[str, type[Schema]] = {
+    "bench-jax": AttentionBench,
+    "bench-max-retrieval": HeadBench,
+    "bench-scan": ScanBench,
+    "bench-torch": AttentionBench,
+    "certify": Certificate,
+    "evaluate": Evaluation,
+    "figure1": Figure1,
+    "figure2": AttentionMaps,
+    "figure3": Figure3,
+    "figure5": Figure5,
+    "figure6": Figure6,
+    "figure7": AttentionMaps,
+    "figure8": Figure8,
+    "leaderboard": Leaderboard,
+    "policies": Policies,
+    "scan": Scan,
+    "table1": Table1,
+    "unknowns": Unknowns,
+}
+"""By kind of result."""

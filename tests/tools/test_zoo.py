@@ -1,0 +1,49 @@
+"""The README's table of normalisers is what the leaderboard's result and their page say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import zoo
+
+import sharpmax as sx
+from sharpmax.report.renderers.markdown import replace_marked
+from sharpmax.results import Result
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "normalisers.md").read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def board():
+    return Result.load(ROOT / "results" / "leaderboard.json")
+
+
+def test_the_committed_table_is_what_is_made(board):
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert "<!-- zoo begin -->" in readme
+    assert replace_marked(readme, zoo.MARK, zoo.table(board, PAGE)) == readme, "run make zoo"
+
+
+def test_every_normaliser_has_a_row_and_a_number_or_none(board):
+    rows = zoo.table(board, PAGE).splitlines()[2:]
+    names = [row.split("|")[1].strip(" `") for row in rows]
+    assert names == list(sx.NORMALISERS)
+    for row in rows:
+        for cell in row.split("|")[5:-1]:
+            assert cell.strip() == "—" or 0 <= float(cell) <= 100
+    (selective,) = (row for row in rows if "`selective`" in row)
+    assert selective.count("—") == len(zoo.COLUMNS)  # its logits need all queries
+
+
+def test_a_changed_result_changes_its_number(board):
+    copy = board.model_copy(deep=True)
+    place = copy.measurements["sizes"].index(1024)
+    for row in copy.measurements["rows"]:
+        if (row["track"], row["task"], row["method"]) == ("trained", "max", "hard"):
+            row["mean"][place] = 0.123
+    before, after = (zoo.table(one, PAGE).splitlines() for one in (board, copy))
+    (changed,) = (new for old, new in zip(before, after, strict=True) if old != new)
+    assert changed.startswith("| `hard` |")
+    assert " 12.3 " in changed

@@ -1,0 +1,327 @@
+"""The claims: of the paper, with its number and how sure we are of it, and our own.
+
+The paper's numbers come from texts about it (arXiv 2410.01104). Its Table 1 is in
+`sharpmax.experiments.max_retrieval.paper`, its polynomial is `sharpmax.PAPER`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import claim_numbers as numbers
+
+from sharpmax import PAPER
+from sharpmax.experiments.max_retrieval.paper import TABLE1
+
+CONFIRMED, ONE_TEXT = "confirmed", "one text"
+UNKNOWN = "not known"
+NO_NUMBER = "a picture; its values are not known to us"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One row of the tables."""
+
+    text: str
+    page: str
+    """The page of docs/ that explains it."""
+    file: str
+    """The file of results/ that has the number."""
+    command: str
+    """The command that makes the file; shown if the file does not record one."""
+    ours: Callable[[Any], str]
+    """Returns our number from the result."""
+    paper: str = "—"
+    sure: str = "—"
+    brief: bool = False
+    """Whether the README shows it too."""
+
+
+def _table1(size: int, **more: Any) -> Claim:
+    row = TABLE1[size]
+    return Claim(
+        f"Table 1: {size:,} items, softmax → adaptive temperature, %",
+        "max_retrieval.md#table-1",
+        "table1.json",
+        "sharpmax reproduce table1",
+        partial(numbers.accuracy, size=size),
+        f"{row.baseline} → {row.adaptive}{numbers.p_text(row.p)}",
+        row.sure,
+        **more,
+    )
+
+
+def _figure(number: int, text: str, ours: Callable[[Any], str], paper: str, sure: str) -> Claim:
+    pages = {2: "max_retrieval.md#figures-2-and-7-where-the-head-looks"}
+    pages |= {6: "max_retrieval.md#figure-6-where-the-polynomial-comes-from", 7: pages[2]}
+    return Claim(
+        f"Figure {number}: {text}",
+        pages.get(number, f"reproduce.md#figure-{number}"),
+        f"figure{number}.json",
+        f"sharpmax reproduce figure{number}",
+        ours,
+        paper,
+        sure,
+    )
+
+
+_FIGURE3 = _figure(
+    3,
+    "entropy of a language model's first heads grows with the input",
+    numbers.head_entropy,
+    "a straight line in log n for Gemma 2B; its values are not known to us",
+    CONFIRMED,
+)
+
+_COEFFICIENTS = " ".join(f"{value:g}" for value in PAPER.coefficients).replace(
+    "-", "\N{MINUS SIGN}"
+)
+
+PAPERS = (
+    Claim(
+        "Lemma 2.1: weights lie within e^(±δ)/n",
+        "theory.md",
+        "figure1.json",
+        "sharpmax reproduce figure1",
+        numbers.bounds,
+        "every weight, always",
+        CONFIRMED,
+    ),
+    Claim(
+        "Theorem 2.2, Figure 1: a head over a vocabulary must disperse",
+        "reproduce.md#figure-1",
+        "figure1.json",
+        "sharpmax reproduce figure1",
+        numbers.one_head,
+        "below any ε from some n on; the figure illustrates it",
+        CONFIRMED,
+        brief=True,
+    ),
+    Claim(
+        "Proposition 3.1: weights bound the spread of logits",
+        "certify.md",
+        "certify.json",
+        "sharpmax certify --scan results/scan.json",
+        numbers.certified,
+        "every head, always",
+        CONFIRMED,
+    ),
+    Claim(
+        "Spread of logits in a language model",
+        "certify.md#the-spreads-published-for-gemma",
+        "certify.json",
+        "sharpmax certify --scan results/scan.json",
+        numbers.measured_spread,
+        "Gemma 2B: 5.69 ± 2.05, from 2.28 to 14.78, on a file of about 4,000 tokens",
+        ONE_TEXT,
+    ),
+    _figure(
+        2,
+        "a head that finds the maximum looks away from it",
+        numbers.attention_maps,
+        NO_NUMBER,
+        UNKNOWN,
+    ),
+    Claim(**(vars(_FIGURE3) | {"brief": True})),
+    *(
+        _table1(size, brief=size in (1024, 16384))
+        for size, row in TABLE1.items()
+        if row.sure == CONFIRMED
+    ),
+    Claim(
+        "Table 1: the gain is significant",
+        "max_retrieval.md#table-1",
+        "table1.json",
+        "sharpmax reproduce table1",
+        numbers.significant,
+        "p below 0.05 at every size from 64 up",
+        ONE_TEXT,
+    ),
+    _figure(
+        5,
+        "entropy of a power series; degenerate at both edges",
+        numbers.power_series,
+        "log 10 = 2.3026 at both edges; four regions",
+        CONFIRMED,
+    ),
+    _figure(
+        6,
+        "Figure 4's polynomial of the entropy is the best inverse temperature",
+        numbers.fit,
+        f"{_COEFFICIENTS}; its error is not known to us",
+        CONFIRMED,
+    ),
+    _figure(
+        7,
+        "Figure 2 without → with adaptive temperature",
+        numbers.attention_maps,
+        NO_NUMBER,
+        UNKNOWN,
+    ),
+    Claim(
+        "Section 5: the polynomial at inference only does not help a language model",
+        "evaluate.md#what-it-does-to-smollm2",
+        "evaluate_lookup.json",
+        "sharpmax evaluate smollm2 --task lookup --policy paper",
+        partial(numbers.answered, condition="paper", length=32),
+        "said of Gemma 2B on CLRS-Text; no number",
+        CONFIRMED,
+        brief=True,
+    ),
+    Claim(
+        "Figure 8: CLRS-Text beyond the sizes trained at, fine-tuned, exact match",
+        "clrs.md#our-results",
+        "tuned/figure8.json",
+        "sharpmax clrs evaluate build/clrs/test --trained build/clrs/tuned --out results/tuned",
+        numbers.clrs_beyond,
+        "fine-tuned with it, Gemma 2B is better on nearly all of 30 tasks; no number",
+        ONE_TEXT,
+        brief=True,
+    ),
+    Claim(
+        "Un-normalised attention does not disperse, but ranks items less well",
+        "leaderboard.md",
+        "leaderboard.json",
+        "sharpmax leaderboard",
+        numbers.unnormalised,
+        "said without a number",
+        CONFIRMED,
+    ),
+)
+"""Figure 4 is code (`sharpmax.PAPER`); what Figure 9 shows is not known to us."""
+
+CLRS = "sharpmax clrs evaluate build/clrs/test --trained build/clrs/models"
+
+OURS = (
+    Claim(
+        "What softmax loses is ranking more than dispersion, % of the sets",
+        "max_retrieval.md#where-the-lost-answers-went",
+        "table1.json",
+        "sharpmax reproduce table1",
+        numbers.ranking,
+    ),
+    Claim(
+        "Which of the paper's unknown settings gives its Table 1",
+        "max_retrieval.md#what-is-not-known-tried",
+        "unknowns.json",
+        "sharpmax reproduce unknowns",
+        numbers.unknown_settings,
+    ),
+    Claim(
+        "log n / log 16 sharpens better than the paper's polynomial, %",
+        "max_retrieval.md#other-policies-and-a-task-on-which-sharpening-must-hurt",
+        "policies.json",
+        "sharpmax reproduce policies",
+        numbers.policies,
+    ),
+    Claim(
+        "Leaderboard: the best of each track, maximum of 16,384 items, %",
+        "leaderboard.md",
+        "leaderboard.json",
+        "sharpmax leaderboard",
+        numbers.best,
+    ),
+    Claim(
+        "A head that saw at most 16 items finds the maximum of 16,384, %",
+        "leaderboard.md#with-three-times-the-steps",
+        "long/leaderboard.json",
+        "sharpmax leaderboard --steps 15000 --track augmented --track augmented-drop-in",
+        numbers.best,
+        brief=True,
+    ),
+    Claim(
+        "A small Gemma learns CLRS-Text: exact match at the sizes trained at, ordinary softmax",
+        "clrs.md#our-results",
+        "figure8.json",
+        CLRS,
+        numbers.clrs_inside,
+    ),
+    Claim(
+        "Figure 8 with that Gemma trained from scratch, beyond these sizes",
+        "clrs.md#our-results",
+        "figure8.json",
+        CLRS,
+        numbers.clrs_beyond,
+    ),
+    Claim(
+        "Few heads of SmolLM2 are worth sharpening, by answers",
+        "evaluate.md#calibrate",
+        "calibration-answers.json",
+        "sharpmax calibrate smollm2 --task lookup",
+        numbers.calibrated,
+    ),
+    Claim(
+        "The same, by entropy",
+        "evaluate.md#calibrate",
+        "calibration-entropy.json",
+        "sharpmax calibrate smollm2 --task lookup --choose entropy",
+        numbers.calibrated,
+    ),
+    *(
+        Claim(
+            f"Calibrated sharpening answers lookups among {length} names",
+            "evaluate.md#what-it-does-to-smollm2",
+            "evaluate_lookup.json",
+            "sharpmax evaluate smollm2 --policy results/calibration-answers.json",
+            partial(numbers.answered, condition="calibration-answers", length=length),
+            brief=length == 32,
+        )
+        for length in (32, 64)
+    ),
+    *(
+        Claim(
+            f"It loses no passkey among {length:,} tokens",
+            "evaluate.md#what-it-does-to-smollm2",
+            f"{folder}evaluate_passkey.json",
+            "sharpmax evaluate smollm2 --task passkey --policy results/calibration-answers.json",
+            partial(numbers.answered, condition="calibration-answers", length=length),
+        )
+        for folder, length in (("", 1024), ("long/", 2048))
+    ),
+    Claim(
+        "What SmolLM2's heads do as its input grows",
+        "models.md#scan",
+        "scan.json",
+        "sharpmax scan",
+        numbers.scanned,
+    ),
+    Claim(
+        "A scan, as a ratio to a plain pass of the model",
+        "benchmarks.md#scan",
+        "bench_scan.json",
+        "python benchmarks/scan_cost.py results/bench_scan.json",
+        numbers.scan_cost,
+    ),
+    *(
+        Claim(
+            text,
+            "benchmarks.md",
+            "bench_torch.json",
+            "python benchmarks/attention_torch.py results/bench_torch.json",
+            ours,
+            brief=brief,
+        )
+        for text, ours, brief in (
+            ("Adaptive attention for PyTorch on a CPU", numbers.torch_prefill, True),
+            ("The same, one token more", numbers.torch_decode, False),
+            ("The same, memory without a matrix", numbers.torch_memory, False),
+        )
+    ),
+    Claim(
+        "Adaptive attention for JAX on a CPU",
+        "benchmarks.md#jax-prefill",
+        "bench_jax.json",
+        "python benchmarks/attention_jax.py results/bench_jax.json",
+        numbers.jax_prefill,
+    ),
+    Claim(
+        "Max retrieval trains faster than as written",
+        "benchmarks.md#max-retrieval",
+        "bench_max_retrieval.json",
+        "python benchmarks/max_retrieval.py results/bench_max_retrieval.json",
+        numbers.head_training,
+    ),
+)
