@@ -17,7 +17,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
 
-PENDING: tuple[str, ...] = ("cpu", "hf", "report", "results", "torch", "vllm")
+PENDING: tuple[str, ...] = ()
 """Packages, or single names as in the tests' parameters, that are still to be documented."""
 
 NOT_VERBS = frozenset(
@@ -153,7 +153,8 @@ def arguments(target: griffe.Function | griffe.Class) -> list[str]:
     names = [parameter.name.lstrip("*") for parameter in target.parameters]
     if target.is_class and not names:
         names = [name for name, member in target.members.items() if is_field(member)]
-    return [name for name in names if name not in ("self", "cls") and not name.startswith("_")]
+    skipped = ("self", "cls", "model_config")  # the last one is pydantic's
+    return [name for name in names if name not in skipped and not name.startswith("_")]
 
 
 def is_field(member: Any) -> bool:
@@ -213,7 +214,9 @@ def test_what_is_returned_is_documented(name):
     target = documented()[name]
     if target.is_function:
         returns = str(target.returns) not in ("None", "NoReturn")
-        assert returns == bool({"returns", "yields"} & sections(target).keys())
+        has_section = bool({"returns", "yields"} & sections(target).keys())
+        # A first line "Return the ..." says it already.
+        assert returns == (has_section or text(target).startswith("Return "))
 
 
 def test_a_missing_argument_is_found():

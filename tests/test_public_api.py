@@ -13,7 +13,7 @@ import sharpmax as sx
 import sharpmax.hf
 import sharpmax.jax
 import sharpmax.torch
-from sharpmax import normalisers, ops, theory
+from sharpmax import normalisers, ops, policies, theory
 
 SIGNATURES = {
     "softmax": "(logits, *, temperature=1.0, where=None, axis=-1)",
@@ -27,6 +27,11 @@ SIGNATURES = {
     "Constant": "(inverse_temperature)",
     "LogLength": "(reference)",
     "Saturating": "(policy)",
+    "policies.traits": "(policy)",
+    "policies.Traits": "(needs_entropy=True, by_head=False, learned=True, any_library=False)",
+    "policies.LengthLaw.factor": "(self, items, xp)",
+    "normalisers.finite_values": "(rows)",
+    "normalisers.parameter": "(name, value, rows)",
     "normalisers.Softmax": "(temperature=1.0)",
     "normalisers.AdaptiveTemperature": f"(policy={sx.PAPER!r})",
     "normalisers.ScalableSoftmax": "(scale=0.43, bias=0.0)",
@@ -158,7 +163,16 @@ def test_the_citation_has_the_version():
 
 
 def test_all_names_exist_and_are_few():
-    for module in (sx, normalisers, ops, theory, sharpmax.torch, sharpmax.jax, sharpmax.hf):
+    for module in (
+        sx,
+        normalisers,
+        ops,
+        policies,
+        theory,
+        sharpmax.torch,
+        sharpmax.jax,
+        sharpmax.hf,
+    ):
         assert sorted(module.__all__) == sorted(set(module.__all__))
         for name in module.__all__:
             assert getattr(module, name).__doc__, name

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sharpmax.report.kinds import bench, calibration, certify, evaluate, figure8, scan, unknowns
+from sharpmax.report.kinds.scan_view import ScanView
 from sharpmax.report.numbers import plural, points, share
 from sharpmax.report.palette import name
 from sharpmax.results import Calibration, Result, schemas
@@ -219,7 +220,7 @@ def calibrated(found: Calibration) -> str:
 
 
 def scanned(result: Result) -> str:
-    view = scan.ScanView.of(result)
+    view = ScanView.of(result)
     tokens = view.scan.tokens
     return f"{scan.label_counts(view).rstrip('.')} ({tokens[0]} to {tokens[-1]:,} tokens)"
 

@@ -80,7 +80,7 @@ def _failed_cell(notebook: nbformat.NotebookNode) -> int:
 
 
 def clean(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNode:
-    """Remove what differs from run to run; raise UserError for an output that depends on the machine."""
+    """Remove what differs from run to run; refuse an output that depends on the machine."""
     notebook.metadata = nbformat.from_dict(METADATA)
     for number, cell in enumerate(notebook.cells, start=1):
         cell.metadata = nbformat.from_dict({})

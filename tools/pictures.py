@@ -21,7 +21,7 @@ WIDTH = 1180
 
 
 def main() -> None:
-    """Photograph a scan report from the title down to the head map and the selected head's curves."""
+    """Photograph a scan report from its title to the head map and the selected head's curves."""
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if program is None:
         sys.exit("no chromium: apt-get install chromium")

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from sharpmax import report
+from sharpmax.report.kinds import KINDS
 from sharpmax.results import Result
 
-ALL = sorted([*report.KINDS, "calibration"])
+ALL = sorted([*KINDS, "calibration"])
 ROOT = Path(__file__).parents[2]
 FILES = sorted(
     path

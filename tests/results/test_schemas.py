@@ -6,7 +6,7 @@ import pytest
 
 from report.published import everything, first_of
 from sharpmax import UserError
-from sharpmax.report import KINDS
+from sharpmax.report.kinds import KINDS
 from sharpmax.results import Calibration
 from sharpmax.results.schemas import SCHEMAS, Leaderboard, Schema, Table1
 

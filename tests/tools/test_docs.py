@@ -20,6 +20,10 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
 PROMISE = re.compile(r"^print\(.*#\s*(-?\d+(?:\.\d+)?)", re.M)
 
 
+SLOW_PAGES = ("certify", "evaluate", "lm_eval", "models")
+"""Pages whose blocks load or measure a real model."""
+
+
 def place(page: Path) -> str:
     """What a page is called in the names of tests: where it is, since several have one name."""
     return page.relative_to(ROOT).with_suffix("").as_posix()
@@ -43,7 +47,13 @@ def check_python(source: str, names: dict[str, object]) -> None:
         assert abs(float(value) - float(promise)) <= 0.5001 * 10**-digits, (promise, value)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=place)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] * (page.stem in SLOW_PAGES), id=place(page))
+        for page in PAGES
+    ],
+)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     # As if at the root of a clone, but what is written goes elsewhere.
     (tmp_path / "examples").symlink_to(ROOT / "examples")
@@ -61,6 +71,7 @@ def test_a_wrong_number_is_found():
         check_python("print(1 + 1)  # 3", {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=place)
 def test_commands_run(page, tmp_path):
     lines = [line for block in blocks(page, "bash") for line in block.splitlines()]

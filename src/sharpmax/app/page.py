@@ -36,7 +36,7 @@ def build(model: str = DEFAULT, *, any_model: bool = True) -> gr.Blocks:
     Returns:
         The page, to be passed to `launch`.
 
-    Example:
+    Examples:
         >>> from sharpmax.app import build, launch
         >>> launch(build("smollm2"))
     """

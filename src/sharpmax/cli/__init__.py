@@ -11,8 +11,6 @@ from typing import Any
 
 from sharpmax._errors import MissingExtraError, UserError
 
-__all__ = ["main"]
-
 USER_ERROR = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -28,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
         0 on success, 2 for an error of the user, 130 after Ctrl-C, 141 if the reader of the output
         has gone.
 
-    Example:
+    Examples:
         >>> from sharpmax.cli import main
         >>> main(["reproduce", "figure1", "--out", "results"])
     """

@@ -45,7 +45,7 @@ class Stats:
 
 
 class Attended(NamedTuple):
-    """What `attention` returns.
+    """Output and statistics, as `attention` returns them.
 
     Attributes:
         output: The attention output, [*batch, heads, query, value_dim], in the input's type.
@@ -102,7 +102,7 @@ def attention(
         TypeError: If an argument has the wrong type.
         ValueError: If shapes do not fit, or a number is out of range.
 
-    Example:
+    Examples:
         >>> q, k, v = np.random.default_rng(0).normal(size=(3, 8, 100, 64)).astype(np.float32)
         >>> output, stats = attention(q, k, v, is_causal=True)
         >>> stats.entropy.shape

@@ -31,14 +31,14 @@ class Checkpoint:
     Opening restores whatever an earlier run with the same config has saved. The job changes
     `arrays` and `values` and calls `save` after each finished step.
 
-    Example:
-        checkpoint = Checkpoint("job.part.json", "sum", {"seed": 0})
-        total = checkpoint.array("total", (3,), 0.0)
-        for step in range(checkpoint.values.get("step", 0), 10):
-            total += step
-            checkpoint.values["step"] = step + 1
-            checkpoint.save(every=5.0)
-        checkpoint.remove()
+    Examples:
+        >>> checkpoint = Checkpoint("job.part.json", "sum", {"seed": 0})
+        >>> total = checkpoint.array("total", (3,), 0.0)
+        >>> for step in range(checkpoint.values.get("step", 0), 10):
+        ...     total += step
+        ...     checkpoint.values["step"] = step + 1
+        ...     checkpoint.save(every=5.0)
+        >>> checkpoint.remove()
 
     Args:
         path: The file. None keeps the state in memory only.

@@ -29,9 +29,9 @@ class AdaptiveTemperatureLogitsProcessor(LogitsProcessor):
     Raises:
         TypeError: `policy` is not callable.
 
-    Example:
-        processor = AdaptiveTemperatureLogitsProcessor()
-        model.generate(**inputs, do_sample=True, logits_processor=[processor])
+    Examples:
+        >>> processor = AdaptiveTemperatureLogitsProcessor()
+        >>> model.generate(**inputs, do_sample=True, logits_processor=[processor])
     """
 
     def __init__(self, policy: Policy = PAPER) -> None:

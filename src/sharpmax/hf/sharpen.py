@@ -69,9 +69,9 @@ def sharpen(
             model ran in the block without reaching its attention layers.
         TypeError: `policy` is none of the above.
 
-    Example:
-        with shf.sharpen(model, sharpmax.PAPER, layers=[0], heads=[2, 4]):
-            model.generate(**inputs)
+    Examples:
+        >>> with shf.sharpen(model, sharpmax.PAPER, layers=[0], heads=[2, 4]):
+        ...     model.generate(**inputs)
     """
     every_layer = attention_layers(model)
     rules = _make_rules(model, every_layer, policy, layers, heads)

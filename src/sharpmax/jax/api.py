@@ -76,7 +76,7 @@ def dot_product_attention(
         TypeError: if an array has the wrong kind of type.
         ValueError: if shapes or options do not fit.
 
-    Example:
+    Examples:
         >>> output = dot_product_attention(query, key, value, is_causal=True)
     """
     if implementation not in (None, "xla"):
@@ -141,7 +141,7 @@ def attention(
         TypeError: if an array has the wrong kind of type.
         ValueError: if shapes or options do not fit.
 
-    Example:
+    Examples:
         >>> output, stats = attention(query, key, value, is_causal=True)
         >>> stats.effective_items  # [batch, query, heads]
     """

@@ -27,7 +27,7 @@ def attention_fn(policy: Policy = PAPER) -> Callable[..., Array]:
     Returns:
         A function with the arguments that flax passes to its `attention_fn`.
 
-    Example:
+    Examples:
         >>> nnx.MultiHeadAttention(..., attention_fn=sharpmax.jax.attention_fn())
     """
 

@@ -67,7 +67,7 @@ class RowNormaliser(Normaliser):
 
     Masks, axes, types, empty rows and NaN are handled before and after `weights`.
 
-    Example:
+    Examples:
         >>> @dataclass(frozen=True)
         ... class Square(RowNormaliser):
         ...     def weights(self, rows):
@@ -112,7 +112,7 @@ def finite_values(rows: Rows) -> Float[Array, "..."]:
     Returns:
         One finite value per item (+inf and NaN logits stay as they are).
 
-    Example:
+    Examples:
         >>> squares = finite_values(rows) ** 2
     """
     return rows.xp.where(visible_items(rows), rows.values, 0.0)
@@ -134,7 +134,7 @@ def parameter(name: str, value: Any, rows: Rows) -> Float[Array, "..."] | float:
         TypeError: if an array comes from another library or is not floating.
         ValueError: if an array does not have one entry per row.
 
-    Example:
+    Examples:
         >>> scale = parameter("scale", self.scale, rows)
     """
     if _array.is_number(value):

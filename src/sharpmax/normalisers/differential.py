@@ -32,7 +32,7 @@ class Differential(Normaliser):
     Raises:
         ValueError: if the number is not finite.
 
-    Example:
+    Examples:
         >>> weights = Differential(0.8)(logits, second)
     """
 

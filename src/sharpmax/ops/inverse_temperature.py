@@ -48,7 +48,7 @@ def inverse_temperature_for_entropy(
         TypeError: if an argument has the wrong kind of type, or comes from another library.
         ValueError: if a shape does not fit, or the target is negative.
 
-    Example:
+    Examples:
         >>> logits = np.array([3.0, 2.0, 1.0, 0.0])
         >>> factor = sharpmax.inverse_temperature_for_entropy(logits, 0.5)
         >>> float(sharpmax.entropy(factor * logits))

@@ -43,7 +43,7 @@ def softmax(
         TypeError: if an argument has the wrong kind of type, or comes from another library.
         ValueError: if a shape does not fit, or the temperature is not positive.
 
-    Example:
+    Examples:
         >>> sharpmax.softmax(np.array([1.0, 2.0, 3.0]), temperature=0.5)
         array([0.01587624, 0.11731043, 0.86681333])
     """
@@ -83,7 +83,7 @@ def entropy(
         TypeError: if an argument has the wrong kind of type, or comes from another library.
         ValueError: if a shape does not fit, or the temperature is not positive.
 
-    Example:
+    Examples:
         >>> float(sharpmax.entropy(np.zeros(8)))  # log 8
         2.0794415416798357
     """

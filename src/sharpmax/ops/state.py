@@ -76,7 +76,7 @@ class SoftmaxState(NamedTuple):
         Raises:
             TypeError: if `other` is no state, or one of another array library.
 
-        Example:
+        Examples:
             >>> left, right = SoftmaxState.of(logits[:, :8]), SoftmaxState.of(logits[:, 8:])
             >>> left.merge(right).entropy  # as of SoftmaxState.of(logits)
         """

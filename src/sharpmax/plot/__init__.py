@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import warnings
 
-from sharpmax.report import KINDS, draw
-
-__all__ = ["KINDS", "draw"]
+from sharpmax.report import draw as draw
+from sharpmax.report.kinds import KINDS as KINDS
 
 warnings.warn(
     "sharpmax.plot is deprecated: use sharpmax.report.draw and sharpmax.report.save_picture",

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from sharpmax.report.palette import LIGHT, SERIES
-from sharpmax.report.renderers.matplotlib import house_style, save
-
-__all__ = ["BOUND", "CYCLE", "GRID", "INK", "MEASURED", "MUTED", "PRINTED", "SHADE"]
-__all__ += ["house_style", "save"]
+from sharpmax.report.renderers.matplotlib import house_style as house_style
+from sharpmax.report.renderers.matplotlib import save as save
 
 INK, MUTED, GRID = LIGHT["ink"], LIGHT["muted"], LIGHT["faint"]
 MEASURED, BOUND, PRINTED = LIGHT["series-2"], LIGHT["series-1"], LIGHT["series-3"]

@@ -43,7 +43,7 @@ class Polynomial:
     Raises:
         ValueError: if a coefficient is not finite, there is none, or the threshold is negative.
 
-    Example:
+    Examples:
         >>> sharpmax.Polynomial((0.5, 1.0))(2.0, 100)  # 0.5 * 2 + 1
         2.0
     """
@@ -127,7 +127,7 @@ class Saturating:
     Raises:
         TypeError: if the policy does not know its peaks.
 
-    Example:
+    Examples:
         >>> sharpmax.PAPER(7.0, 5000), sharpmax.Saturating(sharpmax.PAPER)(7.0, 5000)
         (1.0, 2.4213866450243706)
     """

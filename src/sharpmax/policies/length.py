@@ -48,7 +48,7 @@ class LengthLaw:
     A subclass is a frozen dataclass that writes `factor`. The number of items is what the row can
     see, not the length of the tensor.
 
-    Example:
+    Examples:
         >>> @dataclass(frozen=True)
         ... class SquareRoot(LengthLaw):
         ...     reference: float
@@ -99,7 +99,7 @@ class LogLength(LengthLaw):
     Raises:
         ValueError: if `reference` is not a finite number above 1.
 
-    Example:
+    Examples:
         >>> sharpmax.LogLength(16)(0.0, 256)  # log 256 / log 16
         2.0
     """

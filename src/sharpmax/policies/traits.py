@@ -35,7 +35,7 @@ class Traits(NamedTuple):
     A policy states a trait as an attribute of the same name, on the class or as a property. The
     defaults are right for every function, at the price of speed. Read them with `traits(policy)`.
 
-    Example:
+    Examples:
         >>> @dataclass(frozen=True)
         ... class SquareRoot:
         ...     needs_entropy: ClassVar[bool] = False  # attention need not compute it
@@ -77,7 +77,7 @@ def traits(policy: Policy) -> Traits:
     Returns:
         What the attributes of the policy say, and the defaults of `Traits` for the others.
 
-    Example:
+    Examples:
         >>> traits(sharpmax.LogLength(256)).length_only
         True
     """

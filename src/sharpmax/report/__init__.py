@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from sharpmax._errors import UserError
 from sharpmax._files import refuse_overwriting, write_atomically
-from sharpmax.report.kinds import KINDS, describe
+from sharpmax.report.kinds import describe
 from sharpmax.results import Calibration, Result
 from sharpmax.results.calibration import is_calibration
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["KINDS", "describe", "draw", "load", "render", "save_picture", "show", "write"]
+__all__ = ["describe", "draw", "load", "render", "save_picture", "show", "write"]
 
 
 def load(path: str | Path) -> Result | Calibration:

@@ -28,7 +28,7 @@ recorded if the process has loaded the module."""
 
 
 class Provenance(BaseModel):
-    """Where a result comes from.
+    """Record where a result comes from.
 
     Attributes:
         command: The command line that was typed.
@@ -61,7 +61,7 @@ class Provenance(BaseModel):
 class Stopwatch:
     """Measure how long an experiment takes: create it before the work, read it after.
 
-    Example:
+    Examples:
         >>> watch = Stopwatch()
         >>> watch.provenance().seconds < 60
         True

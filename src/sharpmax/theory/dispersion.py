@@ -38,7 +38,7 @@ def weight_bounds(count: Numbers, spread: Numbers, temperature: Numbers = 1.0) -
     Raises:
         ValueError: if a plain number is outside its domain.
 
-    Example:
+    Examples:
         >>> low, high = sharpmax.theory.weight_bounds(count=1000, spread=5.0)
     """
     xp, count, ratio, number = _check_counts(count, spread, temperature)

@@ -98,7 +98,7 @@ def scaled_dot_product_attention(
         ValueError: If shapes do not fit, or a number is out of range.
         NotImplementedError: If the implementation requested by name lacks an option.
 
-    Example:
+    Examples:
         >>> q, k, v = torch.randn(3, 1, 8, 1000, 64)
         >>> sharp = scaled_dot_product_attention(q, k, v, is_causal=True)
     """
@@ -164,7 +164,7 @@ def attention(
         ValueError: If shapes do not fit, or a number is out of range.
         NotImplementedError: If the implementation requested by name lacks an option.
 
-    Example:
+    Examples:
         >>> q, k, v = torch.randn(3, 1, 8, 1000, 64)
         >>> output, stats = attention(q, k, v, is_causal=True)
         >>> stats.entropy.shape
@@ -224,7 +224,7 @@ def attention_stats(
         ValueError: If shapes do not fit, or a number is out of range.
         NotImplementedError: If the implementation requested by name lacks an option.
 
-    Example:
+    Examples:
         >>> q, k = torch.randn(2, 1, 8, 1000, 64)
         >>> attention_stats(q, k, is_causal=True).effective_items.shape
         torch.Size([1, 8, 1000])

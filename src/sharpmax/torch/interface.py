@@ -95,18 +95,16 @@ class AttentionStats:
     [*batch, heads, query] and are differentiable; the type is float64 for float64 inputs, otherwise
     float32. Sinks are not counted: a sink of logit z takes 1 / (1 + exp(log_sum_exp - z)) of an
     unsharpened row.
-
-    Attributes:
-        entropy: Entropy of the softmax over the visible keys, in nats; 0 without visible keys.
-        log_sum_exp: log of the sum of exp(logit) over the visible keys; -inf without any.
-        count: Number of keys that the query can see.
-        inverse_temperature: The factor on the row's logits that the policy returned.
     """
 
     entropy: Float[Tensor, "*batch_heads query"]
+    """Entropy of the softmax over the visible keys, in nats; 0 without visible keys."""
     log_sum_exp: Float[Tensor, "*batch_heads query"]
+    """log of the sum of exp(logit) over the visible keys; -inf without any."""
     count: Int[Tensor, "*batch_heads query"]
+    """Number of keys that the query can see."""
     inverse_temperature: Float[Tensor, "*batch_heads query"]
+    """The factor on the row's logits that the policy returned."""
 
     def __init__(
         self,
@@ -141,6 +139,9 @@ class AttentionStats:
             inputs: The call, whose shape the statistics take.
             state: The state of each row, [batch kv_heads group query].
             inverse_temperature: What the policy returned, in the same shape.
+
+        Returns:
+            Statistics in the caller's shape.
         """
         return cls(
             entropy=inputs.restore_shape(state.entropy),
@@ -192,7 +193,7 @@ class AttentionStats:
 
 
 class AttentionOutput(NamedTuple):
-    """What `attention` and `sharded_attention` return.
+    """Output and statistics, as `attention` and `sharded_attention` return them.
 
     Attributes:
         output: The attention output, [*batch, heads, query, value_dim], in the input's type.

@@ -56,7 +56,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         TypeError: If `policy` is not callable.
         ValueError: If `impl` is unknown.
 
-    Example:
+    Examples:
         >>> layer = torch.nn.TransformerEncoderLayer(64, 4, batch_first=True).eval()
         >>> layer.self_attn = MultiheadAttention.of(layer.self_attn)
     """
@@ -102,6 +102,9 @@ class MultiheadAttention(nn.MultiheadAttention):
             module: The module to replace.
             policy: Function of (entropy, count) that returns the inverse temperature of each row.
             impl: How to compute the output.
+
+        Returns:
+            The replacement.
         """
         options = (
             "embed_dim",

@@ -14,7 +14,8 @@ from hf.small import llama, random_tokens
 from sharpmax import Constant
 from sharpmax._errors import UserError
 from sharpmax.hf.model_info import weights_fingerprint
-from sharpmax.hf.tune.calibration import LIMIT, Architecture, ByRate, Head, architecture_of
+from sharpmax.hf.tune.calibration import LIMIT, ByRate, architecture_of
+from sharpmax.results.calibration import Architecture, Head
 
 
 def make_calibration(model, *heads, start=8):

@@ -171,6 +171,11 @@ def test_table1_by_its_numbers():
         f"Softmax loses {100 * lost['dispersion'][-1]:.1f} % of the sets of 16,384 items to "
         f"dispersion and {100 * lost['ranking'][-1]:.1f} % to ranking" in text
     )
+    line = report.describe(result).blocks[0].lines[0]
+    std = result.measurements["std"]["baseline"]
+    np.testing.assert_allclose(line.y, 100 * np.asarray(mean["baseline"]))
+    np.testing.assert_allclose(line.low, 100 * np.subtract(mean["baseline"], std))
+    np.testing.assert_allclose(line.high, 100 * np.add(mean["baseline"], std))
     rows = table(result, "Accuracy by size").rows
     assert [row[0] for row in rows] == sizes
     assert [row[1].value for row in rows] == mean["baseline"]

@@ -12,7 +12,8 @@ from report.pages import Page, html_of_a_scan, tiny
 from report.synthetic import changed, scan, without_head
 from sharpmax import UserError, report
 from sharpmax.report.blocks import Table
-from sharpmax.report.kinds.scan import ScanView, heads_to_try
+from sharpmax.report.kinds.scan import heads_to_try
+from sharpmax.report.kinds.scan_view import ScanView
 from sharpmax.report.numbers import join_numbers
 from sharpmax.results import Result
 

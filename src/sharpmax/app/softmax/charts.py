@@ -13,7 +13,7 @@ from sharpmax import theory
 from sharpmax._errors import UserError
 from sharpmax.app.input_parsing import MAX_ITEMS
 from sharpmax.normalisers import NORMALISERS
-from sharpmax.report.blocks import Axis, Chart, Column, Group, Line, Rule, Table
+from sharpmax.report.blocks import Axis, Block, Chart, Column, Group, Line, Rule, Table
 from sharpmax.report.numbers import plural
 from sharpmax.report.palette import METHODS
 from sharpmax.report.renderers.html import fragment
@@ -72,7 +72,7 @@ def render_row(row: np.ndarray, temperature: float, names: Sequence[str], scale:
         if NORMALISERS[name].needs is not None
     ]
     spread = float(np.ptp(row))
-    blocks = [
+    blocks: list[Block] = [
         *([_weights_chart(row, outputs, scale)] if outputs else []),
         _bounds_charts(row.size, spread, temperature, outputs),
         *([_table(outputs)] if outputs else []),

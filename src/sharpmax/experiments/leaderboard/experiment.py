@@ -38,7 +38,7 @@ from sharpmax.experiments.max_retrieval.train import (
 )
 from sharpmax.results import Result, Stopwatch
 
-__all__ = ["QUICK", "Config", "run"]
+__all__ = ["Config", "run"]
 
 RULES = (
     "Every method has the same number of steps, the same sets in training from the same seeds, and "

@@ -23,7 +23,7 @@ from sharpmax._files import write_atomically
 from sharpmax.experiments.max_retrieval.model import SHAPES, WITHOUT_BIAS
 from sharpmax.experiments.max_retrieval.train import TrainedHead, Training, package_versions
 
-__all__ = ["Heads", "load", "load_available"]
+__all__ = ["Heads", "load"]
 
 PACKAGED = Path(__file__).parent / "weights" / "max.safetensors"
 """Seeds 0 to 2 of the heads of Table 1: more would make the wheel larger than 2 MB."""
@@ -124,13 +124,10 @@ def load(source: str | Path) -> Heads:
     Raises:
         UserError: If the file is missing, damaged or does not hold trained heads.
 
-    Example:
-        ```python
-        from sharpmax.experiments.max_retrieval import heads
-
-        trained = heads.load("max")
-        print(trained.of(0)["key"].shape)  # (128, 128)
-        ```
+    Examples:
+        >>> from sharpmax.experiments.max_retrieval import heads
+        >>> trained = heads.load("max")
+        >>> print(trained.of(0)["key"].shape)  # (128, 128)
     """
     if isinstance(source, Path):
         return _read(source)

@@ -26,7 +26,7 @@ from sharpmax.experiments.max_retrieval.table1 import METHODS
 from sharpmax.experiments.max_retrieval.train import Training, train_all
 from sharpmax.results import Result, Stopwatch
 
-__all__ = ["QUICK", "Config", "run"]
+__all__ = ["Config", "run"]
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from sharpmax.normalisers import Hard
 from sharpmax.ops import adaptive_temperature_softmax, softmax
 from sharpmax.results import Result, Stopwatch
 
-__all__ = ["QUICK", "Config", "run"]
+__all__ = ["Config", "run"]
 
 METHODS: dict[str, Normaliser] = {
     "baseline": softmax,

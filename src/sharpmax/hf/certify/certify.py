@@ -34,6 +34,7 @@ class Certificate(Result):
     """The result of `certify`: bounds per layer and head that hold for every input."""
 
     kind: Literal["certify"] = "certify"
+    """The kind of result."""
 
     @property
     def spread_bound(self) -> Float[np.ndarray, "layers heads"]:
@@ -115,9 +116,9 @@ def certify(
         UserError: The architecture has no known bound, a weight is not finite, or the scan is of
             another or a sharpened model.
 
-    Example:
-        certificate = certify(model)
-        certificate.spread_bound[0, 3], certificate.log10_items(0.1)[0, 3]
+    Examples:
+        >>> certificate = certify(model)
+        >>> certificate.spread_bound[0, 3], certificate.log10_items(0.1)[0, 3]
     """
     watch = Stopwatch()
     layers = attention_layers(model)

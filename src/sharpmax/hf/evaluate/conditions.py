@@ -27,8 +27,8 @@ class Condition:
     Use it to sharpen only some layers or heads; for all heads, or for a calibration, `evaluate`
     also takes the policy or the calibration itself.
 
-    Example:
-        evaluate(model, tokenizer, "lookup", {"late": Condition(sx.PAPER, layers=range(20, 30))})
+    Examples:
+        >>> evaluate(model, tokenizer, "lookup", {"late": Condition(sx.PAPER, layers=[29])})
 
     Attributes:
         policy: A policy, a calibration, or None to leave the model unchanged.

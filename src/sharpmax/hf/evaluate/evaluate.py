@@ -41,6 +41,7 @@ class Evaluation(Result):
     """
 
     kind: Literal["evaluate"] = "evaluate"
+    """The kind of result."""
 
     @property
     def conditions(self) -> list[str]:
@@ -146,9 +147,9 @@ def evaluate(
         UserError: The model, task, lengths or policies do not fit together, or `resume` is the
             checkpoint of another job. Raised before the model reads anything.
 
-    Example:
-        evaluation = evaluate(model, tokenizer, "lookup", {"paper": sx.PAPER}, lengths=[16, 32])
-        evaluation.row(32, "paper")["accuracy"]["mean"]
+    Examples:
+        >>> evaluation = evaluate(model, tokenizer, "lookup", {"paper": sx.PAPER}, lengths=[16, 32])
+        >>> evaluation.row(32, "paper")["accuracy"]["mean"]
     """
     watch = Stopwatch()
     task = resolve_task(task)

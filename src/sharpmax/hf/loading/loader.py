@@ -98,9 +98,9 @@ def load(
     Raises:
         UserError: The model cannot be loaded. The message says why, and what to do.
 
-    Example:
-        loaded = shf.load("smollm2")
-        scan = shf.scan(loaded.model, loaded.tokenizer, name=loaded.name, notes=loaded.notes)
+    Examples:
+        >>> loaded = shf.load("smollm2")
+        >>> scan = shf.scan(loaded.model, loaded.tokenizer, name=loaded.name, notes=loaded.notes)
     """
     if dtype not in DTYPES:
         raise UserError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")

@@ -412,9 +412,9 @@ def register(policy: Policy = PAPER) -> None:
     Raises:
         TypeError: `policy` is not callable.
 
-    Example:
-        shf.register(sharpmax.LogLength(2048))
-        model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sharpmax")
+    Examples:
+        >>> shf.register(sharpmax.LogLength(2048))
+        >>> model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sharpmax")
     """
     if not callable(policy):
         raise TypeError(

@@ -170,9 +170,9 @@ def scan(
             not fit the model, or the checkpoint belongs to another scan.
         NotImplementedError: A policy was given for a model with a softcap or a bias on its logits.
 
-    Example:
-        scan = shf.scan(model, tokenizer, lengths=[8, 64, 512])
-        scan.heads("disperses")
+    Examples:
+        >>> scan = shf.scan(model, tokenizer, lengths=[8, 64, 512])
+        >>> scan.heads("disperses")
     """
     watch = Stopwatch()
     selection = Selection.create(model, layers, heads)

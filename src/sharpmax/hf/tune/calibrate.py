@@ -36,8 +36,9 @@ from sharpmax.hf.model_info import weights_fingerprint
 from sharpmax.hf.patch.layers import evaluation_mode, require_support
 from sharpmax.hf.progress import Progress, ProgressCallback
 from sharpmax.hf.sharpen import sharpen
-from sharpmax.hf.tune.calibration import Calibration, Head, architecture_of
+from sharpmax.hf.tune.calibration import Calibration, architecture_of
 from sharpmax.hf.tune.head_profiles import measure_benefits, measure_entropies
+from sharpmax.results.calibration import Head
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -130,10 +131,10 @@ def calibrate(
         UserError: The model, task and lengths do not fit together, or `resume` is the checkpoint
             of another job. Raised before the model reads anything.
 
-    Example:
-        calibration = calibrate(model, tokenizer, "lookup")
-        with sharpen(model, calibration):
-            model.generate(...)
+    Examples:
+        >>> calibration = calibrate(model, tokenizer, "lookup")
+        >>> with sharpen(model, calibration):
+        ...     model.generate(...)
     """
     task = resolve_task(task)
     settings = _settings(task, choose, short, long, prompts, questions, seed)

@@ -15,12 +15,10 @@ from transformers import PreTrainedModel
 from sharpmax import results
 from sharpmax._errors import UserError
 from sharpmax.hf.patch.layers import attention_layers, count_heads
-from sharpmax.results.calibration import Architecture, Head
+from sharpmax.results.calibration import Architecture
 
 if TYPE_CHECKING:
     from jaxtyping import Float
-
-__all__ = ["Architecture", "ByRate", "Calibration", "Head", "architecture_of"]
 
 LIMIT = 2.0
 """The largest inverse temperature. The logarithm keeps growing far beyond the lengths that a

@@ -167,7 +167,8 @@ def _line(look: dict[str, Look], method: str, x: Any, y: Any, **options: Any) ->
 
 
 def _table(board: schemas.Leaderboard, track: str) -> Table:
-    by_task = {task: rows for task in board.tasks if (rows := board.ranking(track, task))}
+    rankings = {task: board.ranking(track, task) for task in board.tasks}
+    by_task = {task: ranking for task, ranking in rankings.items() if ranking}
     shown = middle_and_last(board.sizes)
     columns = [Column("Method")]
     for task in by_task:

@@ -314,7 +314,7 @@ def _chart(axes: Axes, chart: Chart, width: float) -> None:
             axes.plot(x, y, **style)
     _axis(axes, "x", chart.x, width)
     _axis(axes, "y", chart.y, width)
-    places = {at for line in lines for at in line.x}
+    places = {at for line in lines for at in line.x if at is not None}
     if len(places) == 1 and chart.x.scale == "log":
         (place,) = places
         axes.set_xlim(place / 2, place * 2)
