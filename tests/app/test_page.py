@@ -115,7 +115,7 @@ def test_n_changes_the_weights_and_the_bounds(opened):
     power(page, "#softmax-view", 14)
     assert paths(page, "#softmax-view") != before
     names = page.locator("#softmax-view .block.plots").first.locator(".names button")
-    assert names.all_inner_texts() == ["softmax", "adaptive-temperature"]
+    assert names.all_inner_texts() == ["softmax", "adaptive temperature"]
 
 
 @pytest.mark.slow

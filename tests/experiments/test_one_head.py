@@ -45,6 +45,16 @@ def test_chunks_equal_the_whole(monkeypatch):
         np.testing.assert_allclose(chunks[name], whole[name], rtol=1e-12)
 
 
+def test_an_input_has_as_many_items_as_asked_for(monkeypatch):
+    """Equal logits have an entropy of log(size)."""
+    monkeypatch.setattr(one_head, "CHUNK", 3)
+    sizes = (1, 2, 7, 8, 100)
+    measured = one_head.run(one_head.Config(spread=1e-9, sizes=sizes, repeats=1)).measurements
+    np.testing.assert_allclose(np.ravel(measured["entropy"]), np.log(sizes), atol=1e-8)
+    assert [len(weights) for weights in measured["shown_weights"]] == [8, 32, 128, 512]
+    np.testing.assert_allclose([sum(weights) for weights in measured["shown_weights"]], 1.0)
+
+
 def test_the_spread_is_the_one_asked_for():
     logits = one_head.vocabulary_logits(SMALL, np.random.default_rng(3))
     assert logits.size == SMALL.vocabulary

@@ -38,7 +38,7 @@ STOP_SECONDS = 5.0
 
 QUIET = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": "worker died or was killed|marked dead|died unexpectedly|"
-    "retries (left|remaining)"
+    "retries (left|remaining)|Raylet is terminated"
 }
 """Ray prints the death of a worker or node to standard output, even with log_to_driver=False. It
 reads this variable when it is imported."""

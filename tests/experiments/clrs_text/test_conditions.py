@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,7 +26,7 @@ calibrate = sys.modules["sharpmax.hf.tune.calibrate"]  # its function has the sa
 def subject():
     decoder = initial_decoder(TINY, seed=0)
     samples = load_samples(SAMPLE / "test", "test", algorithms=("bfs",)).samples
-    return Subject(decoder.model, decoder.tokenizer, "bfs", 5, tuple(samples))
+    return Subject(decoder.model, decoder.tokenizer, "bfs", 4, tuple(samples))
 
 
 def test_the_calibration_reads_the_samples_at_sizes_up_to_those_trained_at_and_beyond(
@@ -68,8 +69,8 @@ def test_the_heads_and_rates_of_a_calibration_are_noted(subject, monkeypatch):
 
 def test_calibration_samples_of_one_side_only_are_refused(subject):
     small = [sample for sample in subject.calibration if sample.size == 4]
-    one_sided = Subject(subject.model, subject.tokenizer, "bfs", 5, tuple(small))
-    with pytest.raises(UserError, match=r"have sizes \[4\] of bfs: expected one up to 5, the"):
+    one_sided = Subject(subject.model, subject.tokenizer, "bfs", 4, tuple(small))
+    with pytest.raises(UserError, match=r"have sizes \[4\] of bfs: expected one up to 4, the"):
         calibrate_heads(one_sided)
 
 
@@ -123,7 +124,8 @@ def test_the_chosen_heads_are_sharper_beyond_the_sizes_trained_at(both, monkeypa
 @pytest.mark.slow
 def test_where_no_head_helps_nothing_changes_and_the_reason_is_noted(both, monkeypatch):
     monkeypatch.setattr(calibrate, "MIN_STANDARD_ERRORS", 1e9)
-    curves = evaluate.run(both).measurements["algorithms"]["bfs"]["arms"]
+    config = replace(both, samples=1)  # not the finished tests of another test
+    curves = evaluate.run(config).measurements["algorithms"]["bfs"]["arms"]
     assert curves["calibrated"]["accuracy"] == curves["softmax"]["accuracy"]
     assert curves["calibrated"]["entropy"] == curves["softmax"]["entropy"]
     for notes in curves["calibrated"]["notes"]:

@@ -38,6 +38,7 @@ def test_a_step_is_as_long_however_small_the_gradient():
         weight = torch.nn.Parameter(torch.zeros(6, 4))
         weight.grad = size * torch.arange(24.0).reshape(6, 4).sin()
         optimisers.Muon([weight], lr=0.1, weight_decay=0.0).step()
+        assert (weight * weight.grad).sum() < 0  # downhill
         taken.append(weight.detach().clone())
     torch.testing.assert_close(taken[0], taken[1], rtol=1e-3, atol=1e-5)
     assert taken[1].norm() > 0.05

@@ -190,6 +190,9 @@ def test_one_seed_or_equal_differences_have_no_spread_and_no_p(rng):
     assert evaluation.paired_p(same, same) == [None, None]
     assert evaluation.paired_p(same[:1], same[1:2]) == [None, None]
     assert evaluation.spread(same[:1]) is None
+    first, second = np.asarray([[0.1], [0.7]]), np.asarray([[0.3], [0.9]])
+    assert np.ptp(second - first) > 0  # by rounding
+    assert evaluation.paired_p(first, second) == [None]
 
 
 def test_the_spread_is_that_of_a_sample():

@@ -249,7 +249,8 @@ def paired_p(
     """
     differences = second - first
     return [
-        float(stats.ttest_1samp(column, 0.0).pvalue) if np.ptp(column) > 0 else None
+        # Equal differences of shares may differ by rounding.
+        float(stats.ttest_1samp(column, 0.0).pvalue) if np.ptp(column) > 1e-9 else None
         for column in differences.T
     ]
 
