@@ -116,6 +116,7 @@ def test_a_pickle_if_allowed(model_folder, tmp_path, succeed):
     _pickle(model_folder)
     options = ["--allow-pickle", "--lengths", "5", "--out", tmp_path / "out"]
     succeed("scan", model_folder, *options)
+    assert (tmp_path / "out" / "scan.json").is_file()
 
 
 def test_an_unsupported_combination(tmp_path, fail):
