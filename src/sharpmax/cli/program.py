@@ -17,7 +17,7 @@ from sharpmax.cli.help_format import Command, Group
 
 COMMANDS = {
     "Measure": ("demo", "scan", "certify"),
-    "Improve": ("calibrate", "evaluate", "lm_eval"),
+    "Improve": ("tune", "evaluate", "calibrate", "lm_eval"),
     "Share": ("report", "app"),
     "Reproduce": ("reproduce", "leaderboard", "clrs"),
     "Help": ("doctor",),

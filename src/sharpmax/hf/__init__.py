@@ -25,8 +25,9 @@ from sharpmax.hf.patch.attention import register
 from sharpmax.hf.sampling import AdaptiveTemperatureLogitsProcessor
 from sharpmax.hf.scan.scan import Scan, scan
 from sharpmax.hf.sharpen import LengthTemperatureWarning, OtherWeightsWarning, sharpen
-from sharpmax.hf.tune.calibrate import calibrate
+from sharpmax.hf.tune.calibrate import NothingToGain, calibrate
 from sharpmax.hf.tune.calibration import Calibration
+from sharpmax.hf.tune.tune import TuningStep, tune
 
 __all__ = [
     "AdaptiveTemperatureLogitsProcessor",
@@ -35,8 +36,10 @@ __all__ = [
     "Condition",
     "Evaluation",
     "LengthTemperatureWarning",
+    "NothingToGain",
     "OtherWeightsWarning",
     "Scan",
+    "TuningStep",
     "calibrate",
     "certify",
     "evaluate",
@@ -45,6 +48,7 @@ __all__ = [
     "register",
     "scan",
     "sharpen",
+    "tune",
 ]
 
 
