@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -35,6 +36,11 @@ class Constant:
     def __call__(self, entropy: Entropy, count: Count, /) -> Any:
         xp, (entropy, _), number = _array.to_floating(entropy=entropy, count=count)
         return _array.from_floating(xp.full_like(entropy, float(self.inverse_temperature)), number)
+
+    @property
+    def plain_up_to(self) -> int:
+        """Rows of any length are plain if the factor is 1, and none otherwise."""
+        return sys.maxsize if self.inverse_temperature == 1 else 0
 
     @property
     def peaks(self) -> tuple[tuple[float, float], ...]:
@@ -115,4 +121,10 @@ class LogLength(LengthLaw):
 
     def factor(self, items: Array, xp: Any) -> Array:
         ratio = xp.log(items) / math.log(self.reference)
-        return xp.where(ratio > 1, ratio, 1.0)
+        # Both: at the reference itself a rounded ratio may be above 1, and just beyond it below.
+        return xp.where((items > self.reference) & (ratio > 1), ratio, 1.0)
+
+    @property
+    def plain_up_to(self) -> int:
+        """Rows up to the length in training are plain."""
+        return math.floor(self.reference)

@@ -38,6 +38,11 @@ class ByRate:
     from_tokens: int
     needs_entropy: ClassVar[bool] = False
     by_head: ClassVar[bool] = True
+    learned: ClassVar[bool] = False
+
+    @property
+    def plain_up_to(self) -> int:
+        return self.from_tokens
 
     def __call__(self, entropy: Any, count: Any, /) -> Float[Tensor, "batch kv_heads group query"]:
         _, kv_heads, group, _ = entropy.shape
