@@ -149,6 +149,8 @@ def test_what_is_no_plain_window_is_a_matrix(name):
     mask = make_mask(**arguments)
     assert type(mask) is Tensor
     assert torch.equal(mask, matrix(arguments))
+    counts = mask.sum(-1)
+    assert mask.visible == (counts.min(), counts.max())
 
 
 @pytest.mark.parametrize("offset", [0, torch.tensor(0)], ids=repr)

@@ -503,7 +503,9 @@ def make_mask(
     )
     if type(mask) is Tensor and not compiling and not mask.is_meta:
         # Counted here, once for all layers. The keys are no such bound: a static cache has room for
-        # more than there is, and padding hides some.
+        # more than there is, and padding hides some. `generate` copies masks that are not
+        # contiguous, and the copy would not have the attribute.
+        mask = mask.contiguous() if q_length == 1 else mask
         fewest, most = mask.sum(-1).aminmax()
         mask.visible = int(fewest), int(most)  # type: ignore[attr-defined]
     return mask
