@@ -11,7 +11,7 @@ import pytest
 
 from sharpmax import UserError
 from sharpmax.results import Calibration
-from sharpmax.results.calibration import is_calibration
+from sharpmax.results.calibration import Head, Law, TaskGain, TextCost, is_calibration
 
 FILE = Path(__file__).parents[2] / "results" / "calibration-answers.json"
 
@@ -22,12 +22,43 @@ def damage(tmp_path: Path, **changes: object) -> Path:
     return path
 
 
-def test_the_committed_file_is_written_as_it_was_read(tmp_path):
+def test_a_file_of_version_1_is_read_with_the_law_it_was_made_for(tmp_path):
+    assert json.loads(FILE.read_text("utf-8"))["version"] == 1
     calibration = Calibration.load(FILE)
+    assert (calibration.version, calibration.law) == (2, Law(name="log-length", low=0, high=2))
     path = calibration.save(tmp_path / "copy.json")
-    assert path.read_text("utf-8") == FILE.read_text("utf-8")
+    assert Calibration.load(path) == calibration
+    assert json.loads(path.read_text("utf-8"))["version"] == 2
     with pytest.raises(UserError, match="exists already"):
         calibration.save(path)
+
+
+def test_a_file_of_version_2_has_rates_of_any_sign_gains_and_costs(tmp_path):
+    gain = TaskGain(
+        task="lookup",
+        unit="names",
+        length=32,
+        tokens=400,
+        tuned_on=True,
+        questions=8,
+        right_before=0.25,
+        right_after=0.75,
+        nats_before=-3.0,
+        nats_after=-1.0,
+    )
+    calibration = Calibration.load(FILE).model_copy(
+        update={
+            "law": Law(low=0.3, high=3),
+            "gains": (gain, gain),
+            "text_cost": TextCost(tokens=100, nats_before=2.0, nats_after=2.01),
+            "heads": (Head(layer=3, head=2, rate=-0.25), Head(layer=4, head=0, rate=0.5)),
+        }
+    )
+    path = calibration.save(tmp_path / "tuned.json")
+    assert Calibration.load(path) == calibration
+    assert calibration.text_cost.relative == pytest.approx(0.005)
+    assert len(path.read_text("utf-8").splitlines()) == 19  # a line per field, gain and head
+    assert calibration.rates()[3] == (0, 0, -0.25, 0, 0, 0, 0, 0, 0)
 
 
 def test_rates_are_those_of_the_heads():
@@ -53,7 +84,9 @@ def test_scaled_multiplies_every_rate():
     ("changes", "message"),
     [
         ({"format": "other"}, "is not a calibration"),
-        ({"version": 2}, "has version 2, this sharpmax reads up to 1"),
+        ({"version": 3}, "has version 3, this sharpmax reads up to 2"),
+        ({"law": {"low": 0.3, "high": 0.9}}, r"is damaged: law\.high"),
+        ({"law": {"name": "cubic"}}, r"is damaged: law\.name"),
         ({"from_tokens": 0}, "is damaged: from_tokens"),
         (
             {"heads": [{"layer": 0, "head": 9, "rate": 1, "short_entropy": 1, "long_entropy": 1}]},

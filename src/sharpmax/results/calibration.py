@@ -1,11 +1,11 @@
-"""The calibration file: which heads of a model to sharpen, and how much.
+"""The calibration file: which heads of a model to sharpen or soften, and how much.
 
-    inverse temperature of a head = 1 + rate * log(n / from_tokens)   for n > from_tokens, at most 2
-                                  = 1                                 otherwise
+    inverse temperature = clamp(1 + rate * log(n / from_tokens), low, high)   for n > from_tokens
+                        = 1                                                   otherwise
 
 n is the number of tokens that a row sees. Inputs of up to `from_tokens` tokens are therefore
-answered bit for bit as before. `sharpmax.hf.calibrate` makes the file, `sharpmax.hf.sharpen`
-applies it.
+answered bit for bit as before. `sharpmax.hf.tune` and `sharpmax.hf.calibrate` make the file,
+`sharpmax.hf.sharpen` applies it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ import math
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sharpmax._errors import UserError
 from sharpmax._files import refuse_overwriting, write_atomically
 from sharpmax.results.result import read_json
 
 FORMAT: Final = "sharpmax-calibration"
+VERSION: Final = 2
+"""The version of the file format. Version 1 has no law (the bounds are 0 and 2) and no gains."""
 
 
 class _Part(BaseModel):
@@ -42,31 +44,95 @@ class Architecture(_Part):
     heads: tuple[int, ...]
 
 
+class Law(_Part):
+    """How the inverse temperature of a head follows from its rate and the number of tokens.
+
+    Attributes:
+        name: `log-length`: clamp(1 + rate * log(n / from_tokens), low, high).
+        low: The smallest inverse temperature.
+        high: The largest inverse temperature. The logarithm keeps growing far beyond the lengths
+            that a calibration has seen.
+    """
+
+    name: Literal["log-length"] = "log-length"
+    low: float = Field(default=0.0, ge=0, le=1)
+    high: float = Field(default=2.0, ge=1, allow_inf_nan=False)
+
+
 class Head(_Part):
-    """A head that is sharpened, how much, and why.
+    """A head that is sharpened or softened, how much, and why.
 
     Attributes:
         layer: The number of its attention layer.
         head: Its number in that layer.
-        rate: By how much its inverse temperature grows with each nat of log(n).
-        short_entropy: Its entropy on short inputs, in nats, where the answer is read.
+        rate: By how much its inverse temperature grows with each nat of log(n). A negative rate
+            softens the head.
+        short_entropy: Its entropy on short inputs, in nats, where the answer is read; None if it
+            was not measured.
         long_entropy: The same on long inputs.
         benefit: The derivative of log p(answer) by log(inverse temperature) on short inputs, at 1;
-            None if the heads were chosen without answers.
+            None if it was not measured.
         benefit_error: The standard error of the benefit.
     """
 
     layer: int = Field(ge=0)
     head: int = Field(ge=0)
-    rate: float = Field(gt=0, allow_inf_nan=False)
-    short_entropy: float = Field(ge=0, allow_inf_nan=False)
-    long_entropy: float = Field(ge=0, allow_inf_nan=False)
+    rate: float = Field(allow_inf_nan=False)
+    short_entropy: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    long_entropy: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     benefit: float | None = Field(default=None, allow_inf_nan=False)
     benefit_error: float | None = Field(default=None, allow_inf_nan=False)
 
 
+class TaskGain(_Part):
+    """How a model answers a task, plain and with the calibration, on prompts that were not used.
+
+    Attributes:
+        task: The name of the task.
+        unit: What the length counts.
+        length: The length of the prompts.
+        tokens: The number of tokens of the longest prompt.
+        tuned_on: Whether the task was tuned on; if not, it shows how the gain transfers.
+        questions: The number of questions.
+        right_before: The share of right answers of the plain model.
+        right_after: The share of right answers with the calibration.
+        nats_before: The mean log-probability of the right answer, in nats, of the plain model.
+        nats_after: The same with the calibration.
+    """
+
+    task: str
+    unit: str
+    length: int = Field(ge=1)
+    tokens: int = Field(ge=1)
+    tuned_on: bool
+    questions: int = Field(ge=1)
+    right_before: float = Field(ge=0, le=1)
+    right_after: float = Field(ge=0, le=1)
+    nats_before: float
+    nats_after: float
+
+
+class TextCost(_Part):
+    """What a calibration costs on ordinary text that was not used.
+
+    Attributes:
+        tokens: The number of tokens that were predicted, all after more than `from_tokens` others.
+        nats_before: The mean negative log-probability per token, in nats, of the plain model.
+        nats_after: The same with the calibration.
+    """
+
+    tokens: int = Field(ge=1)
+    nats_before: float = Field(gt=0, allow_inf_nan=False)
+    nats_after: float = Field(gt=0, allow_inf_nan=False)
+
+    @property
+    def relative(self) -> float:
+        """The relative growth of the nats per token; 0.005 is 0.5 %."""
+        return self.nats_after / self.nats_before - 1
+
+
 class Calibration(_Part):
-    """Hold which heads of a model to sharpen and how much, and load and save it.
+    """Hold how much to sharpen or soften the heads of a model, and load and save it.
 
     Attributes:
         format: Marks the file as a calibration.
@@ -74,24 +140,38 @@ class Calibration(_Part):
         model: The name of the model that was calibrated.
         weights: A fingerprint of its weights.
         architecture: The shape of the models that the calibration fits.
-        method: How heads and rates were found.
+        method: How heads and rates were found: the tasks, the guard text and the settings.
         from_tokens: The number of tokens up to which nothing changes.
-        heads: The heads that are sharpened.
+        law: How rates become inverse temperatures.
+        gains: Answers before and after, on prompts that were not used; empty if not measured.
+        text_cost: The cost on ordinary text; None if it was not measured.
+        heads: The heads that are sharpened or softened.
     """
 
     kind: ClassVar[str] = "calibration"
 
     format: Literal["sharpmax-calibration"] = FORMAT
-    version: Literal[1] = 1
+    version: Literal[2] = VERSION
     model: str
     weights: str
     architecture: Architecture
     method: dict[str, Any]
     from_tokens: int = Field(ge=1)
+    law: Law = Law()
+    gains: tuple[TaskGain, ...] = ()
+    text_cost: TextCost | None = None
     heads: tuple[Head, ...]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _upgrade(cls, content: Any) -> Any:
+        """Read version 1, which is version 2 with the default law."""
+        if isinstance(content, dict) and content.get("version") == 1:
+            return content | {"version": VERSION}
+        return content
+
     def rates(self) -> dict[int, tuple[float, ...]]:
-        """Return the rates of all heads, 0 if unchanged, for each layer with a sharpened head."""
+        """Return the rates of all heads, 0 if unchanged, for each layer with a changed head."""
         rates = {head.layer: [0.0] * self.architecture.heads[head.layer] for head in self.heads}
         for head in self.heads:
             rates[head.layer][head.head] = head.rate
@@ -112,11 +192,13 @@ class Calibration(_Part):
         return self.model_copy(update={"heads": heads})
 
     def text(self) -> str:
-        """Return the file's text: JSON with one line per head."""
-        content = self.model_dump(mode="json", exclude={"heads"})
-        lines = [f' "{name}": {json.dumps(value)},' for name, value in content.items()]
-        heads = [json.dumps(head.model_dump(exclude_none=True)) for head in self.heads]
-        return "\n".join(["{", *lines, ' "heads": [', "  " + ",\n  ".join(heads), " ]", "}", ""])
+        """Return the file's text: JSON with one line per task and head."""
+        content = self.model_dump(mode="json", exclude={"gains", "heads"})
+        lines = [f' "{name}": {json.dumps(value)}' for name, value in content.items()]
+        for name in ("gains", "heads"):
+            parts = [json.dumps(part.model_dump(exclude_none=True)) for part in getattr(self, name)]
+            lines.append(f' "{name}": [' + "".join(f"\n  {part}," for part in parts)[:-1] + "\n ]")
+        return "{\n" + ",\n".join(lines) + "\n}\n"
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the calibration to a file.
@@ -149,7 +231,7 @@ class Calibration(_Part):
         Raises:
             UserError: The file is missing, damaged, not a calibration, or of a later version.
         """
-        calibration = read_json(Path(path), cls, FORMAT, "version", 1, "a calibration")
+        calibration = read_json(Path(path), cls, FORMAT, "version", VERSION, "a calibration")
         sizes = calibration.architecture.heads
         for head in calibration.heads:
             if head.layer >= len(sizes) or head.head >= sizes[head.layer]:

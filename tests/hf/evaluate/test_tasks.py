@@ -9,7 +9,15 @@ import pytest
 
 from hf.small import llama, tokenizer
 from sharpmax._errors import UserError
-from sharpmax.hf.evaluate.tasks import NAMES, TASKS, hash_prompts, make_prompts, resolve_task
+from sharpmax.hf.evaluate.formats import HELD_OUT_FORMATS, NAMES, TUNING_FORMATS
+from sharpmax.hf.evaluate.tasks import (
+    HELD_OUT_TASKS,
+    TASKS,
+    TUNING_TASKS,
+    hash_prompts,
+    make_prompts,
+    resolve_task,
+)
 
 
 class Characters:
@@ -153,3 +161,28 @@ def test_an_unknown_task():
         UserError, match="unknown task 'poem': expected one of max, passkey, lookup"
     ):
         resolve_task("poem")
+
+
+@pytest.mark.parametrize("name", sorted({*TUNING_TASKS, *HELD_OUT_TASKS} - {"passkey"}))
+def test_every_format_of_lookup_says_where_its_answer_is(name):
+    words = tokenizer()
+    prompt = make(name, 12, 5, words=words)
+    text = CHARACTERS.decode(prompt.context)
+    assert len(prompt.needles) == 5
+    for question, answer, (start, stop) in zip(
+        prompt.questions, prompt.answers, prompt.needles, strict=True
+    ):
+        number = CHARACTERS.decode(answer).strip()
+        assert CHARACTERS.decode(prompt.context[start:stop]) == number
+        # The name that is asked for stands beside this number, and nowhere else in the text.
+        asked = set(re.findall(r"\w+", CHARACTERS.decode(prompt.context[-3:] + question).title()))
+        (named,) = asked & set(NAMES) & set(re.findall(r"\w+", text.title())) - {"Name"}
+        assert len(re.findall(rf"\b{named}\b", text.title())) == 1
+        assert abs(text.title().index(named) - start) < 40
+
+
+def test_formats_that_are_tuned_on_are_not_among_those_held_back():
+    assert not set(TUNING_TASKS) & set(HELD_OUT_TASKS)
+    assert len(HELD_OUT_TASKS) >= 4
+    lines = [lookup.line for lookup in (*TUNING_FORMATS, *HELD_OUT_FORMATS)]
+    assert len(set(lines)) == len(lines)

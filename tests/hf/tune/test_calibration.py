@@ -14,7 +14,7 @@ from hf.small import llama, random_tokens
 from sharpmax import Constant
 from sharpmax._errors import UserError
 from sharpmax.hf.model_info import weights_fingerprint
-from sharpmax.hf.tune.calibration import LIMIT, ByRate, architecture_of
+from sharpmax.hf.tune.calibration import ByRate, architecture_of
 from sharpmax.results.calibration import Architecture, Head
 
 
@@ -58,7 +58,7 @@ def test_rows_are_sharpened_by_the_logarithm_of_their_visible_tokens():
         [1 + rate * math.log(max(1, n / 8)) for n in (1, 8, 16, 64)] for rate in (0, 0.1, 0.2, 0.3)
     ]
     torch.testing.assert_close(found[0, ..., :4].reshape(4, 4), torch.tensor(expected))
-    assert found[0, 1, 1, 4] == LIMIT
+    assert found[0, 1, 1, 4] == 2
 
 
 def test_at_one_length_it_equals_a_constant_in_that_head():
@@ -149,7 +149,7 @@ def test_layers_and_heads_cannot_be_given_as_well():
     ("change", "message"),
     [
         ({"format": "poem"}, 'is not a calibration: it has no "format"'),
-        ({"version": 2}, "has version 2, this sharpmax reads up to 1: upgrade it"),
+        ({"version": 3}, "has version 3, this sharpmax reads up to 2: upgrade it"),
         ({"heads": [{"layer": 0}]}, r"is damaged: heads\.0\.head"),
         ({"from_tokens": 0}, "is damaged: from_tokens"),
         ({"surprise": 1}, "is damaged: surprise"),

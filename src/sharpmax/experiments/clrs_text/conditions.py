@@ -126,7 +126,7 @@ def _calibration_task(subject: Subject) -> Task:
         (example,) = subject.tokenizer.encode([samples[generator.integers(len(samples))]])
         return TaskPrompt(example.question[:-1], (example.question[-1:],), (example.answer,))
 
-    return Task(subject.algorithm, "size", (), (), (), PROMPTS, 1, make_prompt)
+    return Task(subject.algorithm, "size", (), (), (), (), PROMPTS, 1, make_prompt)
 
 
 CONDITIONS = {

@@ -9,13 +9,13 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
+from sharpmax.hf.evaluate.formats import HELD_OUT_FORMATS, TUNING_FORMATS, LookupFormat
 from sharpmax.hf.model_info import context_length
 from sharpmax.hf.scan.prompts import Passkey, check_lengths, encode, maximum_question
 
@@ -25,11 +25,19 @@ class TaskPrompt:
     """A text and questions about it with their answers, as tokens.
 
     For each question the model reads `context + question + answer`.
+
+    Attributes:
+        context: The tokens that all questions share.
+        questions: The further tokens of each question, up to where its answer begins.
+        answers: The tokens of each right answer.
+        needles: Where the context has each answer, as a range of tokens; empty if the task does
+            not say it, or the tokenizer does not say which characters its tokens hold.
     """
 
     context: tuple[int, ...]
     questions: tuple[tuple[int, ...], ...]
     answers: tuple[tuple[int, ...], ...]
+    needles: tuple[tuple[int, int], ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -48,6 +56,7 @@ class Task:
         lengths: Default lengths of an evaluation.
         short: Default short lengths of a calibration.
         long: Default long lengths of a calibration.
+        tuning: Default lengths to tune on.
         prompts: Default number of prompts of each length.
         questions: Default number of questions per prompt.
         make_prompt: Makes a prompt from (tokenizer, length, questions, random generator).
@@ -58,6 +67,7 @@ class Task:
     lengths: tuple[int, ...]
     short: tuple[int, ...]
     long: tuple[int, ...]
+    tuning: tuple[int, ...]
     prompts: int
     questions: int
     make_prompt: Callable[[Any, int, int, np.random.Generator], TaskPrompt]
@@ -154,25 +164,48 @@ def _task_from_function(function: UserTask) -> Task:
         _require_one_question(name, questions)
         return _tokenize(tokenizer, [function(length, generator)])
 
-    return Task(name, "length", (), (), (), 200, 1, make_prompt)
+    return Task(name, "length", (), (), (), (), 200, 1, make_prompt)
 
 
-def _tokenize(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> TaskPrompt:
+def _tokenize(
+    tokenizer: Any,
+    pairs: Sequence[tuple[str, str]],
+    needles: Sequence[tuple[int, int]] = (),
+) -> TaskPrompt:
     """Return the prompt of these (text with question, answer); their common start is the context.
 
     A text is tokenised together with its answer, as a model that writes the answer would see it:
     tokenised apart, many tokenizers begin the answer with another token.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        pairs: Each question with the text before it, and its answer.
+        needles: Where each text has its answer, as a range of characters.
     """
     texts = [encode(tokenizer, text) for text, _ in pairs]
     sequences = [encode(tokenizer, text + answer) for text, answer in pairs]
     starts = [_common_prefix([text, both]) for text, both in zip(texts, sequences, strict=True)]
     # The last token of each question predicts the first of the answer, so it is never shared.
     shared = min(_common_prefix(sequences) if len(pairs) > 1 else min(starts), min(starts) - 1)
+    ranges = [
+        _token_range(tokenizer, text, needle)
+        for (text, _), needle in zip(pairs, needles, strict=bool(needles))
+        if getattr(tokenizer, "is_fast", False)  # others do not say which characters a token holds
+    ]
     return TaskPrompt(
         tuple(sequences[0][:shared]),
         tuple(tuple(row[shared:start]) for row, start in zip(sequences, starts, strict=True)),
         tuple(tuple(row[start:]) for row, start in zip(sequences, starts, strict=True)),
+        tuple(ranges) if len(ranges) == len(pairs) else (),
     )
+
+
+def _token_range(tokenizer: Any, text: str, needle: tuple[int, int]) -> tuple[int, int]:
+    """Return the range of tokens that hold these characters of a text."""
+    offsets = tokenizer(text, return_offsets_mapping=True, verbose=False)["offset_mapping"]
+    first, after = needle
+    held = [index for index, (start, stop) in enumerate(offsets) if start < after and stop > first]
+    return held[0], held[-1] + 1
 
 
 def _common_prefix(sequences: Sequence[list[int]]) -> int:
@@ -214,48 +247,43 @@ def make_passkey_prompt(
     )
 
 
-NAMES = tuple(
-    "".join(letters).capitalize()
-    for letters in product("bdfgklmnprstvz", "aeiou", "bdfgklmnprstvz", "aeiou")
-)
-"""4,900 names of four letters, such as Bavo."""
+def _lookup_task(lookup: LookupFormat) -> Task:
+    def make_prompt(
+        tokenizer: Any, length: int, questions: int, generator: np.random.Generator
+    ) -> TaskPrompt:
+        text, asked = lookup.make(length, questions, generator)
+        pairs = [(text + question.text, question.answer) for question in asked]
+        return _tokenize(tokenizer, pairs, [question.needle for question in asked])
 
-
-def make_lookup_prompt(
-    tokenizer: Any, length: int, questions: int, generator: np.random.Generator
-) -> TaskPrompt:
-    """Ask for the codes of some names in a list of `length` names with codes."""
-    if length > len(NAMES):
-        raise UserError(f"task 'lookup' has {len(NAMES):,} names, got length {length:,}")
-    if questions > length:
-        raise UserError(
-            f"task 'lookup' asks for {questions} different names of {length}: give at most "
-            f"{length} questions"
-        )
-    names = [NAMES[index] for index in generator.choice(len(NAMES), length, replace=False)]
-    codes = generator.integers(100, 1000, size=length)
-    text = "".join(
-        f"The code of {name} is {code}.\n" for name, code in zip(names, codes, strict=True)
-    )
-    pairs = [
-        (
-            f"{text}\nQuestion: What is the code of {names[index]}?\n"
-            f"Answer: The code of {names[index]} is",
-            f" {codes[index]}",
-        )
-        for index in generator.choice(length, questions, replace=False)
-    ]
-    return _tokenize(tokenizer, pairs)
+    # Filler makes the lines of a text about three times as long.
+    tuning = (8, 12, 16) if lookup.filler else (16, 24, 32, 40)
+    return Task(lookup.name, "names", (16, 32, 64), (4, 8), (32,), tuning, 80, 8, make_prompt)
 
 
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        Task("max", "numbers", (8, 16, 32, 64), (4, 8), (32,), 400, 1, make_max_prompt),
         Task(
-            "passkey", "tokens", (512, 1024, 2048), (128, 256), (1024,), 100, 1, make_passkey_prompt
+            "max", "numbers", (8, 16, 32, 64), (4, 8), (32,), (16, 32, 48), 400, 1, make_max_prompt
         ),
-        Task("lookup", "names", (16, 32, 64), (4, 8), (32,), 80, 8, make_lookup_prompt),
+        Task(
+            "passkey",
+            "tokens",
+            (512, 1024, 2048),
+            (128, 256),
+            (1024,),
+            (384, 512, 768),
+            100,
+            1,
+            make_passkey_prompt,
+        ),
+        *map(_lookup_task, (*TUNING_FORMATS, *HELD_OUT_FORMATS)),
     )
 }
 """The built-in tasks by name."""
+
+TUNING_TASKS = (*(lookup.name for lookup in TUNING_FORMATS), "passkey")
+"""The tasks that `tune` mixes by default."""
+
+HELD_OUT_TASKS = tuple(lookup.name for lookup in HELD_OUT_FORMATS)
+"""The tasks that `tune` only checks by default."""

@@ -15,27 +15,30 @@ from transformers import PreTrainedModel
 from sharpmax import results
 from sharpmax._errors import UserError
 from sharpmax.hf.patch.layers import attention_layers, count_heads
-from sharpmax.results.calibration import Architecture
+from sharpmax.results.calibration import Architecture, Law
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-LIMIT = 2.0
-"""The largest inverse temperature. The logarithm keeps growing far beyond the lengths that a
-calibration has seen."""
+
+DEFAULT_LAW = Law()
 
 
 @dataclass(frozen=True)
 class ByRate:
-    """Sharpen each head of a layer by its own rate.
+    """Sharpen or soften each head of a layer by its own rate.
+
+        b = clamp(1 + rate * log(count / from_tokens), low, high)   for count > from_tokens, else 1
 
     Attributes:
-        rates: The rate of each head; 0 leaves a head as it is.
+        rates: The rate of each head; 0 leaves a head as it is. A tensor carries gradients.
         from_tokens: The number of tokens up to which nothing changes.
+        law: The bounds.
     """
 
-    rates: tuple[float, ...]
+    rates: tuple[float, ...] | Float[Tensor, " heads"]
     from_tokens: int
+    law: Law = DEFAULT_LAW
     needs_entropy: ClassVar[bool] = False
     by_head: ClassVar[bool] = True
     learned: ClassVar[bool] = False
@@ -44,26 +47,31 @@ class ByRate:
     def plain_up_to(self) -> int:
         return self.from_tokens
 
+    @property
+    def learned(self) -> bool:
+        return isinstance(self.rates, Tensor)
+
     def __call__(self, entropy: Any, count: Any, /) -> Float[Tensor, "batch kv_heads group query"]:
         _, kv_heads, group, _ = entropy.shape
-        rates = torch.tensor(self.rates, dtype=entropy.dtype, device=entropy.device)
+        rates = torch.as_tensor(self.rates, dtype=entropy.dtype, device=entropy.device)
         excess = torch.log(count.to(entropy.dtype).clamp(min=1) / self.from_tokens).clamp(min=0)
-        return (1 + rates.view(kv_heads, group, 1) * excess).clamp(max=LIMIT)
+        factor = 1 + rates.view(kv_heads, group, 1) * excess
+        return factor.clamp(self.law.low, self.law.high)
 
 
 class Calibration(results.Calibration):
-    """Say which heads of a model to sharpen, and how much.
+    """Say how much to sharpen or soften each head of a model.
 
     `sharpmax.results.Calibration` documents the fields.
     """
 
     def policy(self, layer: int) -> ByRate:
-        """Return the policy of a layer that has a sharpened head.
+        """Return the policy of a layer that has a changed head.
 
         Args:
             layer: The number of the attention layer.
         """
-        return ByRate(self.rates()[layer], self.from_tokens)
+        return ByRate(self.rates()[layer], self.from_tokens, self.law)
 
     def require_fit(self, model: PreTrainedModel) -> None:
         """Refuse a model of another architecture, with the reason.
