@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sharpmax import _array
@@ -26,21 +26,19 @@ class Constant:
     """
 
     inverse_temperature: float
+    plain_up_to: int = field(init=False, repr=False, compare=False)
     needs_entropy: ClassVar[bool] = False
     learned: ClassVar[bool] = False
     any_library: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _array.positive_number("inverse_temperature", self.inverse_temperature)
+        # Every call of attention reads it, so that a property would be slower.
+        object.__setattr__(self, "plain_up_to", sys.maxsize if self.inverse_temperature == 1 else 0)
 
     def __call__(self, entropy: Entropy, count: Count, /) -> Any:
         xp, (entropy, _), number = _array.to_floating(entropy=entropy, count=count)
         return _array.from_floating(xp.full_like(entropy, float(self.inverse_temperature)), number)
-
-    @property
-    def plain_up_to(self) -> int:
-        """Rows of any length are plain if the factor is 1, and none otherwise."""
-        return sys.maxsize if self.inverse_temperature == 1 else 0
 
     @property
     def peaks(self) -> tuple[tuple[float, float], ...]:

@@ -117,7 +117,6 @@ class LayerState:
 
     Attributes:
         policy: One policy that does what the rules say.
-        traits: The traits of this policy.
         observer: Computes the layer's attention, if it is being measured.
         patches: The patches that hold it. Without any, the layer is not patched.
         sdpa: transformers' own attention function by SDPA, if the layer used it before it was
@@ -126,7 +125,6 @@ class LayerState:
     """
 
     policy: Policy
-    traits: Traits
 
     def __init__(self) -> None:
         """Start with a layer that is not patched."""
@@ -145,8 +143,15 @@ class LayerState:
     def rules(self, rules: tuple[Rule, ...]) -> None:
         self._rules = rules
         self.policy = combine_rules(rules)
-        self.traits = traits(self.policy)
+        self._traits: Traits | None = None
         self._answers: tuple[Any, tuple[Tensor, ...]] = (None, ())
+
+    @property
+    def policy_traits(self) -> Traits:
+        """The traits of the policy, read once."""
+        if self._traits is None:
+            self._traits = traits(self.policy)
+        return self._traits
 
     def ask(
         self, query: Float[Tensor, "batch heads 1 dim"], kv_heads: int, keys: int
@@ -299,10 +304,12 @@ def _prepare_sdpa(
     if state.observer is not None or not (mask is None or mask.dtype == torch.bool):
         return None
     fewest, most = _bound_visible(mask, causal, query.shape[2], key.shape[2])
-    if most > state.traits.plain_up_to:
+    about = state.policy_traits
+    if about.learned and torch.is_grad_enabled():
+        return None  # even a gradient of zero needs its graph
+    if most > about.plain_up_to:
         # One query per head whose factor is known beforehand, as in generating: scale the query.
-        fixed = state.traits.length_only and not state.traits.learned
-        if query.shape[2] > 1 or fewest < most or not fixed:
+        if query.shape[2] > 1 or fewest < most or about.needs_entropy or about.learned:
             return None
         if query.dtype not in (torch.float32, torch.float64) or torch.compiler.is_compiling():
             return None

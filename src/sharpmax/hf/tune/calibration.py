@@ -41,7 +41,6 @@ class ByRate:
     law: Law = DEFAULT_LAW
     needs_entropy: ClassVar[bool] = False
     by_head: ClassVar[bool] = True
-    learned: ClassVar[bool] = False
 
     @property
     def plain_up_to(self) -> int:
