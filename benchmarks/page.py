@@ -47,6 +47,20 @@ def scan_table(scans: Result) -> str:
     return "\n".join(lines)
 
 
+def generating(result: Result) -> str:
+    """Describe what a calibration costs, with a table by the length of the prompt."""
+    config = result.config
+    rows = {f"{int(tokens):,}": row for tokens, row in result.measurements["times"].items()}
+    return f"""{config["model"]}, {config["new_tokens"]} tokens generated with
+[{config["calibration"]}](../results/{config["calibration"]}), {config["threads"]} threads; ratio to
+the plain model in the same round: median (quartiles) of
+{" and ".join(map(str, config["rounds"].values()))} rounds. Up to {config["from_tokens"]} tokens the
+logits are the same bit for bit; beyond, logits with a cache differ from those of one pass by at
+most {result.measurements["largest_difference"]:.0e}. {machine(result)}
+
+{table(rows, ["plain", "calibrated"], "tokens in the prompt")}"""
+
+
 def max_retrieval(result: Result) -> str:
     """Describe the cost of training and of exams, in a sentence each."""
     speed, exam = result.measurements["training"], result.measurements["exam"]
@@ -79,7 +93,7 @@ def by_kind(prefill: dict) -> str:
     )
 
 
-def page(torchs: Result, jaxs: Result, scans: Result, heads: Result) -> str:
+def page(torchs: Result, jaxs: Result, scans: Result, heads: Result, generated: Result) -> str:
     found = torchs.measurements
     rounds = torchs.config["rounds"]
     ours = found["torch_after"]["a product of torch's"]["after cpu"]
@@ -155,6 +169,10 @@ of eager attention's matrices by at most {scans.measurements["largest_difference
 
 {scan_table(scans)}
 
+### Generating with a calibration
+
+{generating(generated)}
+
 ### Max retrieval
 
 {max_retrieval(heads)}
@@ -162,12 +180,12 @@ of eager attention's matrices by at most {scans.measurements["largest_difference
 
 
 def main() -> None:
-    torchs, jaxs, scans, heads = map(Result.load, sys.argv[1:5])
-    document = Path(sys.argv[5])
+    torchs, *others = map(Result.load, sys.argv[1:6])
+    document = Path(sys.argv[6])
     text = document.read_text("utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    write_atomically(document, (before + page(torchs, jaxs, scans, heads) + after).encode())
+    write_atomically(document, (before + page(torchs, *others) + after).encode())
     stem = Path(sys.argv[1]).with_suffix("")
     report.save_picture(report.draw(torchs), stem, overwrite=True)
     print(f"wrote {document}")

@@ -28,7 +28,8 @@ SIGNATURES = {
     "LogLength": "(reference)",
     "Saturating": "(policy)",
     "policies.traits": "(policy)",
-    "policies.Traits": "(needs_entropy=True, by_head=False, learned=True, any_library=False)",
+    "policies.Traits": "(needs_entropy=True, by_head=False, learned=True, any_library=False, "
+    "plain_up_to=0)",
     "policies.LengthLaw.factor": "(self, items, xp)",
     "normalisers.finite_values": "(rows)",
     "normalisers.parameter": "(name, value, rows)",

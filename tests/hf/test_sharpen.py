@@ -13,6 +13,7 @@ import sharpmax.hf as shf
 from hf.small import assert_nothing_is_patched, llama, random_tokens
 from sharpmax import UserError
 from sharpmax.hf.patch.layers import attention_layers
+from sharpmax.hf.tune.calibration import ByRate
 
 TOKENS = random_tokens(2, 17)
 HARD = sx.Constant(3.0)
@@ -118,6 +119,43 @@ def test_blocks_may_be_nested_and_the_later_one_counts(model):
     )
 
 
+def test_nested_blocks_change_no_bit_of_short_inputs(model):
+    """Up to `from_tokens`, as long as none of the rules that hold sharpens."""
+    model.set_attn_implementation("sdpa")
+    plain = answer(model)
+    short = ByRate((0.5, -0.5, 0.0, 2.0), from_tokens=TOKENS.shape[1])
+    with shf.sharpen(model, short):
+        assert torch.equal(answer(model), plain)
+        with shf.sharpen(model, sx.LogLength(TOKENS.shape[1]), layers=[0], heads=[3]):
+            assert torch.equal(answer(model), plain)
+            with shf.sharpen(model.model, HARD, layers=[1], heads=[0]):
+                inner = answer(model)
+            assert torch.equal(answer(model), plain)
+        with shf.sharpen(model, HARD), shf.sharpen(model, short, layers=[0, 1]):
+            last = answer(model)
+        assert torch.equal(answer(model), plain)
+    torch.testing.assert_close(
+        inner, by_hand(model, [[1] * 4, [3, 1, 1, 1], [1] * 4]), rtol=0, atol=1e-4
+    )
+    torch.testing.assert_close(last, by_hand(model, [[1] * 4, [1] * 4, [3] * 4]), rtol=0, atol=1e-4)
+
+
+def test_training_on_short_inputs_has_the_same_gradients(model):
+    model.set_attn_implementation("sdpa")
+    model.train()
+
+    def gradients():
+        model.zero_grad()
+        model(TOKENS, labels=TOKENS).loss.backward()
+        return [parameter.grad.clone() for parameter in model.parameters()]
+
+    plain = gradients()
+    # Nothing follows the last token, so that its answer is not part of the loss.
+    for tokens, equal in ((TOKENS.shape[1], True), (TOKENS.shape[1] - 2, False)):
+        with shf.sharpen(model, ByRate((0.5, -0.5, 0.0, 2.0), tokens)):
+            assert all(map(torch.equal, gradients(), plain)) == equal
+
+
 def test_a_model_and_its_body_share_their_layers(model):
     plain = answer(model)
     with shf.sharpen(model, HARD, layers=[0]):
@@ -201,6 +239,17 @@ def test_a_learned_policy_gets_its_gradient(model):
     with shf.sharpen(model, lambda entropy, count: factor.expand(entropy.shape), heads=[1, 2]):
         model(TOKENS).logits.square().mean().backward()
     assert factor.grad.abs() > 1e-6
+
+
+def test_rates_that_are_learned_have_a_gradient_on_short_inputs_too(model):
+    """It is zero, but the loss must still have a graph."""
+    model.requires_grad_(False)
+    rates = torch.tensor((0.5, -0.5, 0.0, 2.0), requires_grad=True)
+    with shf.sharpen(model, ByRate(rates, from_tokens=TOKENS.shape[1])):
+        model(TOKENS).logits.square().mean().backward()
+        assert torch.equal(rates.grad, torch.zeros(4))
+        plain = answer(model)  # without gradients
+    assert torch.equal(plain, answer(model))
 
 
 def test_training_has_gradients_through_the_policy(model):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 import sharpmax as sx
 from libraries import Library
-from sharpmax.policies import LengthLaw, Traits, traits
+from sharpmax.policies import LengthLaw, Policy, Traits, traits
 from strategies import GENERATOR, LIBRARY
 
 FALLS_BACK_AT = 5.945
@@ -115,9 +116,11 @@ class ByHead:
 TRAITS = {
     sx.PAPER: Traits(needs_entropy=True, learned=False, any_library=True),
     sx.Constant(2.0): Traits(needs_entropy=False, learned=False, any_library=True),
-    sx.LogLength(8): Traits(needs_entropy=False, learned=False, any_library=True),
+    sx.Constant(1.0): Traits(False, False, False, True, plain_up_to=sys.maxsize),
+    sx.LogLength(8): Traits(False, False, False, True, plain_up_to=8),
+    sx.LogLength(8.9): Traits(False, False, False, True, plain_up_to=8),
     sx.Saturating(sx.PAPER): Traits(needs_entropy=True, learned=False, any_library=True),
-    sx.Saturating(sx.LogLength(8)): Traits(needs_entropy=False, learned=False, any_library=True),
+    sx.Saturating(sx.LogLength(8)): Traits(False, False, False, True, plain_up_to=8),
     sx.Saturating(ByHead()): Traits(by_head=True),
     (lambda entropy, count: 1.0): Traits(True, False, True, False),
     length_law: Traits(needs_entropy=False),
@@ -129,6 +132,34 @@ TRAITS = {
 def test_traits(policy, expected):
     assert traits(policy) == expected
     assert traits(policy).length_only != expected.needs_entropy
+
+
+def plain_policies(reference: float) -> list[Policy]:
+    lengths = sx.LogLength(reference)
+    return [sx.Constant(1.0), sx.Constant(2.0), lengths, sx.Saturating(lengths), sx.PAPER]
+
+
+@given(
+    library=LIBRARY,
+    rng=GENERATOR,
+    reference=st.integers(2, 1 << 20) | st.floats(1.01, 1e6),
+    dtype=st.sampled_from(["float32", "float64"]),
+)
+def test_rows_that_a_policy_calls_plain_get_exactly_one(library, rng, reference, dtype):
+    """At the length itself too, where a rounded quotient of logarithms may be above 1."""
+    for policy in plain_policies(reference):
+        longest = min(traits(policy).plain_up_to, 1 << 24)
+        counts = np.append(rng.integers(0, longest + 1, size=20), longest)
+        nats = library.array(rng.uniform(0, 8, size=21), dtype)
+        answers = library.numpy(policy(nats, library.array(counts, "int64")))
+        if longest:
+            np.testing.assert_array_equal(answers, 1)
+
+
+@given(reference=st.integers(2, 1 << 20))
+def test_one_item_more_is_sharpened(reference):
+    policy = sx.LogLength(reference)
+    assert policy(0.0, traits(policy).plain_up_to + 1) > 1
 
 
 @given(nats=st.floats(0, 20), count=st.integers(0, 10**6))

@@ -172,6 +172,11 @@ class Saturating:
         return traits(self.policy).any_library
 
     @property
+    def plain_up_to(self) -> int:
+        """As the policy that is held, unless there are peaks: they hold for rows of any length."""
+        return 0 if self._peaks else traits(self.policy).plain_up_to
+
+    @property
     def peaks(self) -> tuple[tuple[float, float], ...]:
         """No peaks: the answer never falls as the entropy rises."""
         return ()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sharpmax import _array
@@ -25,12 +26,15 @@ class Constant:
     """
 
     inverse_temperature: float
+    plain_up_to: int = field(init=False, repr=False, compare=False)
     needs_entropy: ClassVar[bool] = False
     learned: ClassVar[bool] = False
     any_library: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _array.positive_number("inverse_temperature", self.inverse_temperature)
+        # Every call of attention reads it, so that a property would be slower.
+        object.__setattr__(self, "plain_up_to", sys.maxsize if self.inverse_temperature == 1 else 0)
 
     def __call__(self, entropy: Entropy, count: Count, /) -> Any:
         xp, (entropy, _), number = _array.to_floating(entropy=entropy, count=count)
@@ -115,4 +119,10 @@ class LogLength(LengthLaw):
 
     def factor(self, items: Array, xp: Any) -> Array:
         ratio = xp.log(items) / math.log(self.reference)
-        return xp.where(ratio > 1, ratio, 1.0)
+        # Both: at the reference itself a rounded ratio may be above 1, and just beyond it below.
+        return xp.where((items > self.reference) & (ratio > 1), ratio, 1.0)
+
+    @property
+    def plain_up_to(self) -> int:
+        """Rows up to the length in training are plain."""
+        return math.floor(self.reference)

@@ -57,6 +57,9 @@ class Traits(NamedTuple):
     need not ask whether a parameter wants a gradient."""
     any_library: bool = False
     """The policy takes arrays of any library. If not, it gets those of the caller's framework."""
+    plain_up_to: int = 0
+    """The answer is exactly 1, without a gradient, in every row of at most this many items. Patched
+    models run their own attention there, at no cost and with the same output bit for bit."""
 
     @property
     def length_only(self) -> bool:
@@ -86,6 +89,7 @@ def traits(policy: Policy) -> Traits:
         by_head=bool(getattr(policy, "by_head", _DEFAULTS.by_head)),
         learned=bool(getattr(policy, "learned", _DEFAULTS.learned)),
         any_library=bool(getattr(policy, "any_library", _DEFAULTS.any_library)),
+        plain_up_to=int(getattr(policy, "plain_up_to", _DEFAULTS.plain_up_to)),
     )
 
 

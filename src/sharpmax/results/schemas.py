@@ -444,6 +444,20 @@ class ScanBench(Schema):
     largest_difference: float
 
 
+class GenerateBench(Schema):
+    """`bench-generate`: what a calibration costs while a model generates."""
+
+    model: str
+    calibration: str
+    from_tokens: int
+    new_tokens: int
+    threads: int
+    rounds: dict[str, int]
+    times: dict[str, dict[str, Timing]]
+    """By the number of tokens in the prompt: `plain` and `calibrated`."""
+    largest_difference: float
+
+
 class HeadTraining(Schema):
     """A training step of max retrieval, as the library runs it and as the paper writes it."""
 
@@ -471,6 +485,7 @@ class HeadBench(Schema):
 
 
 SCHEMAS: dict[str, type[Schema]] = {
+    "bench-generate": GenerateBench,
     "bench-jax": AttentionBench,
     "bench-max-retrieval": HeadBench,
     "bench-scan": ScanBench,

@@ -17,7 +17,13 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel, StaticCache
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    DynamicCache,
+    PreTrainedModel,
+    StaticCache,
+)
 
 import sharpmax as sx
 import sharpmax.hf as shf
@@ -25,7 +31,9 @@ from hf.families import (
     FAMILIES,
     HEADS,
     KV_HEADS,
+    TOKENS,
     VARIANTS,
+    WINDOW,
     Family,
     assert_close,
     assert_far,
@@ -34,15 +42,22 @@ from hf.families import (
     run,
     variant,
 )
+from sharpmax.hf.patch import attention
 from sharpmax.hf.patch.attention import (
     IMPLEMENTATION,
+    LAYER_STATES,
     PATCHED_IMPLEMENTATION,
     PLAIN,
+    Rule,
+    WindowMask,
     attend,
+    combine_rules,
     make_mask,
     register_patched,
 )
-from sharpmax.hf.patch.layers import attention_implementation
+from sharpmax.hf.patch.layers import attention_implementation, attention_layers, find_difference
+from sharpmax.hf.tune.calibration import ByRate
+from sharpmax.policies import traits
 
 TOKEN_FAMILIES = [name for name, family in FAMILIES.items() if family.inputs == "tokens"]
 SLIDING_FAMILIES = [
@@ -420,3 +435,279 @@ def test_generate_refuses_them_too():
     generate = functools.partial(model.generate, **prompt, max_new_tokens=2)
     with shf.sharpen(model, PLAIN), pytest.raises(NotImplementedError, match="output_attentions"):
         generate(output_attentions=True, return_dict_in_generate=True)
+
+
+# 7. Where no row is sharpened, a model that used SDPA gives the same output bit for bit.
+
+
+SDPA_FAMILIES = [
+    name
+    for name, family in {**FAMILIES, **VARIANTS}.items()
+    if family.model_type not in ("gemma2", "gpt_oss", "t5")  # a softcap, sinks, a bias
+]
+RATES = (0.7, -0.3, 0.0, 1.0)
+SEEN = {"Llama": TOKENS, "Qwen 3": TOKENS, "Gemma 3": TOKENS, "Mistral": WINDOW}
+"""The largest number of keys that a query of the example sees."""
+
+
+@functools.cache
+def sdpa_model(name: str) -> PreTrainedModel:
+    """A model that uses SDPA, as models do that are loaded without saying otherwise."""
+    return {**FAMILIES, **VARIANTS}[name].make("sdpa")
+
+
+@torch.no_grad()
+def run_with_padding(model: PreTrainedModel, inputs: dict[str, Tensor], **options: Any) -> Tensor:
+    answer: Tensor = model(**inputs, **options)[0]
+    return answer
+
+
+class Calls:
+    """Count how often attention is computed by transformers and by sharpmax."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sdpa: list[tuple[int, int]] = []
+        self.ours: list[tuple[int, int]] = []
+        for module, name, calls in (
+            (nn.functional, "scaled_dot_product_attention", self.sdpa),
+            (attention, "scaled_dot_product_attention", self.ours),
+        ):
+            monkeypatch.setattr(module, name, self.counting(getattr(module, name), calls))
+
+    @staticmethod
+    def counting(function: Callable[..., Tensor], calls: list[tuple[int, int]]) -> Any:
+        def count(*arguments: Tensor, **options: Any) -> Tensor:
+            query, key = (*arguments, options.get("query"), options.get("key"))[:2]
+            calls.append((query.shape[2], key.shape[2]))
+            return function(*arguments, **options)
+
+        return count
+
+
+@pytest.mark.parametrize("name", SDPA_FAMILIES)
+@pytest.mark.parametrize("padded", [None, "left", "right"])
+def test_short_inputs_give_the_same_bits(name, padded):
+    family = {**FAMILIES, **VARIANTS}[name]
+    if padded and not family.pads:
+        pytest.skip("images have no padding")
+    model, inputs = sdpa_model(name), family.example(padded)
+    plain = run_with_padding(model, inputs)
+    with shf.sharpen(model, ByRate(RATES, from_tokens=17)):  # as many as ViT has
+        assert torch.equal(run_with_padding(model, inputs), plain)
+
+
+@pytest.mark.parametrize("name", SEEN)
+@pytest.mark.parametrize("padded", [None, "left"])
+def test_one_token_more_changes_the_output(name, padded):
+    model, inputs = sdpa_model(name), FAMILIES[name].example(padded)
+    plain = run_with_padding(model, inputs)
+    with shf.sharpen(model, ByRate(RATES, from_tokens=SEEN[name])):
+        assert torch.equal(run_with_padding(model, inputs), plain)
+    with shf.sharpen(model, ByRate(RATES, from_tokens=SEEN[name] - 1)):
+        longer = run_with_padding(model, inputs)
+    # Rows that see fewer are the same up to rounding.
+    first = SEEN[name] - 1
+    assert_close(longer[0, :first], plain[0, :first])
+    assert (longer[0, first:] - plain[0, first:]).abs().amax(-1).min() > 0.01
+
+
+@pytest.mark.parametrize("name", SEEN)
+@pytest.mark.parametrize("padded", [None, "left"])
+@pytest.mark.parametrize("cache", ["dynamic", "static", "static, too large", "none"])
+def test_generating_gives_the_same_bits_as_long_as_nothing_is_sharpened(name, padded, cache):
+    model, prompt = sdpa_model(name), FAMILIES[name].prompt(padded)
+
+    def generate() -> tuple[Tensor, ...]:
+        options: dict[str, Any] = {"static": {"cache_implementation": "static"}}.get(cache, {})
+        if cache == "static, too large":
+            options = {"past_key_values": StaticCache(config=model.config, max_cache_len=40)}
+        answer = model.generate(
+            **prompt,
+            **options,
+            max_new_tokens=6,
+            do_sample=False,
+            use_cache=cache != "none",
+            output_logits=True,
+            return_dict_in_generate=True,
+            disable_compile=True,
+        )
+        return answer.logits
+
+    plain = generate()
+    with shf.sharpen(model, ByRate(RATES, from_tokens=TOKENS + 5)):
+        assert all(map(torch.equal, generate(), plain))
+    with shf.sharpen(model, ByRate(RATES, from_tokens=min(SEEN[name] - 1, TOKENS + 2))):
+        assert not torch.equal(generate()[-1], plain[-1])
+
+
+@pytest.mark.parametrize("name", SEEN)
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("lengths", [3, 64])
+def test_decoding_scales_the_query_and_equals_one_pass(name, cache, lengths, monkeypatch):
+    """Of one query whose factor depends on its length alone, SDPA computes the attention."""
+    monkeypatch.setattr(attention, "LENGTHS_AT_ONCE", lengths)
+    model, ids = sdpa_model(name), FAMILIES[name].example()["input_ids"]
+    with shf.sharpen(model, ByRate(RATES, from_tokens=2)):
+        expected = run_all(model, ids, None)
+        make = {"dynamic": DynamicCache, "static": functools.partial(StaticCache, max_cache_len=20)}
+        past = make[cache](config=model.config)
+        answers = [run_all(model, ids[:, :3], None, past_key_values=past)]
+        calls = Calls(monkeypatch)
+        answers += [
+            run_all(model, ids[:, place : place + 1], None, past_key_values=past)
+            for place in range(3, TOKENS)
+        ]
+    assert not calls.ours
+    assert len(calls.sdpa) == (TOKENS - 3) * len(attention_layers(model))
+    assert_close(torch.cat(answers, 1), expected)
+    assert_far(run_all(model, ids, None), expected)
+
+
+def test_decoding_with_padding_has_a_factor_for_each_sequence():
+    model, inputs = sdpa_model("Llama"), FAMILIES["Llama"].example("left")
+    with shf.sharpen(model, ByRate(RATES, from_tokens=2)):
+        expected = run_with_padding(model, inputs, use_cache=False)[:, -1:]
+        past = DynamicCache(config=model.config)
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        run_all(model, ids[:, :-1], mask[:, :-1], past_key_values=past)
+        assert_close(run_all(model, ids[:, -1:], mask, past_key_values=past), expected)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        sx.PAPER,
+        lambda entropy, count: entropy * 0 + 1.5,
+        pytest.param(sx.Saturating(sx.PAPER), id="saturating"),
+    ],
+)
+def test_other_policies_are_left_to_our_attention(policy, monkeypatch):
+    model, inputs = sdpa_model("Llama"), FAMILIES["Llama"].example()
+    calls = Calls(monkeypatch)
+    with shf.sharpen(model, policy, layers=[1]):
+        run(model, inputs)
+    assert (len(calls.sdpa), len(calls.ours)) == (1, 1)  # the other layer is as it was
+
+
+def test_half_precision_is_plain_below_and_not_rounded_above(monkeypatch):
+    """A scaled query in bfloat16 would have one more rounding error."""
+    model = FAMILIES["Llama"].make("sdpa").bfloat16()
+    ids = FAMILIES["Llama"].example()["input_ids"]
+    plain = run_all(model, ids, None)
+    with shf.sharpen(model, ByRate(RATES, from_tokens=TOKENS)):
+        assert torch.equal(run_all(model, ids, None), plain)
+    with shf.sharpen(model, ByRate(RATES, from_tokens=2)):
+        past = DynamicCache(config=model.config)
+        run_all(model, ids[:, :-1], None, past_key_values=past)
+        calls = Calls(monkeypatch)
+        run_all(model, ids[:, -1:], None, past_key_values=past)
+    assert len(calls.ours) == 2
+
+
+def test_autocast_does_not_round_the_scaled_query(monkeypatch):
+    model, ids = sdpa_model("Llama"), FAMILIES["Llama"].example()["input_ids"][:, :1]
+    calls = Calls(monkeypatch)
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = run_all(model, ids, None)
+        with shf.sharpen(model, sx.LogLength(2)):
+            assert torch.equal(run_all(model, ids, None), plain)
+        assert not calls.ours
+        with shf.sharpen(model, sx.Constant(1.5)):
+            run_all(model, ids, None)
+    assert len(calls.ours) == 2
+
+
+def test_a_model_with_eager_attention_is_left_to_our_attention(monkeypatch):
+    model, inputs = family_model("Llama"), FAMILIES["Llama"].example()
+    calls = Calls(monkeypatch)
+    with shf.sharpen(model, PLAIN):
+        run(model, inputs)
+    assert len(calls.ours) == 2
+    assert not LAYER_STATES.get(attention_layers(model)[0].module)
+
+
+def test_an_additive_mask_is_left_to_our_attention():
+    """SDPA gives the mean of all values for a row that sees nothing, and we give zeros."""
+    model, ids = sdpa_model("Llama"), FAMILIES["Llama"].example()["input_ids"]
+    visible = torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril().repeat(2, 1, 1, 1)
+    visible[1, :, 4] = False
+    lowest = torch.finfo(model.dtype).min
+    additive = torch.zeros(visible.shape, dtype=model.dtype).masked_fill(~visible, lowest)
+    with shf.sharpen(model, PLAIN):
+        assert_close(run_all(model, ids, additive), run_all(model, ids, visible))
+    assert_far(run_all(model, ids, additive), run_all(model, ids, visible))
+
+
+def test_the_check_of_an_unknown_model_runs_our_attention(monkeypatch):
+    model = sdpa_model("Llama")
+    calls = Calls(monkeypatch)
+    with shf.sharpen(model, ByRate(RATES, from_tokens=99)):
+        assert find_difference(model) is None
+        assert len(calls.ours) == 4  # two layers, with and without padding
+        run(model, FAMILIES["Llama"].example())
+        assert len(calls.ours) == 4  # and nothing of it is left
+
+
+def test_a_window_becomes_a_matrix_once_unless_it_is_large(monkeypatch):
+    model, inputs = sdpa_model("Gemma 3"), FAMILIES["Gemma 3"].example()
+    made: list[WindowMask] = []
+    create = WindowMask.create
+
+    def create_and_count(shape: Any, device: Any, window: int, causal: bool, dense: Any) -> Any:
+        def count() -> Tensor:
+            made.append(mask)
+            return dense()
+
+        mask = create(shape, device, window, causal, count)
+        return mask
+
+    monkeypatch.setattr(WindowMask, "create", create_and_count)
+    calls = Calls(monkeypatch)
+    with shf.sharpen(model, PLAIN):
+        found = run(model, inputs)
+        assert (len(made), len(calls.ours)) == (1, 0)  # for two layers with windows
+        monkeypatch.setattr(attention, "MAX_WINDOW_MATRIX", 2 * TOKENS * TOKENS - 1)
+        assert_close(run(model, inputs), found)
+    assert (len(made), len(calls.ours)) == (1, 2)
+
+
+def test_what_inference_mode_computed_can_be_used_in_training():
+    model, ids = sdpa_model("Llama"), FAMILIES["Llama"].example()["input_ids"][:, :1]
+    with shf.sharpen(model, sx.Constant(1.5)):
+        with torch.inference_mode():
+            model(ids)
+        model(ids).logits.square().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    model.zero_grad()
+
+
+def test_the_traits_of_rules():
+    law, early = ByRate(RATES, 9), ByRate(RATES, 5)
+    some, others, every = frozenset([0, 1]), frozenset([2]), None
+    for rules, plain_up_to in (
+        ((), traits(PLAIN).plain_up_to),
+        ((Rule(law, some),), 9),
+        ((Rule(law, some), Rule(early, others)), 5),
+        ((Rule(law, some), Rule(sx.PAPER, others)), 0),
+        ((Rule(sx.PAPER, some), Rule(law, every)), 9),  # the later rule replaces the first
+        ((Rule(law, every), Rule(PLAIN, some)), 9),
+    ):
+        assert traits(combine_rules(rules)).plain_up_to == plain_up_to
+    assert not traits(combine_rules((Rule(law, some),))).learned
+    assert traits(combine_rules((Rule(law, some), Rule(lambda *_: 1.0, others)))).learned
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Llama", "Mistral"])
+@pytest.mark.parametrize("padded", [None, "left"])
+def test_compiled_models(name, padded):
+    model, inputs = sdpa_model(name), FAMILIES[name].example(padded)
+    plain = run_with_padding(model, inputs)
+    for tokens in (TOKENS, 3):
+        with shf.sharpen(model, ByRate(RATES, from_tokens=tokens)):
+            expected = run_with_padding(model, inputs)
+            compiled = torch.compile(model, backend="eager", fullgraph=True)
+            found = run_with_padding(compiled, inputs)
+        torch.compiler.reset()
+        assert_close(found, expected)
+        assert torch.equal(found, plain) == (tokens == TOKENS)

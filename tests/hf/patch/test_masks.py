@@ -83,6 +83,11 @@ def test_a_window_stands_for_transformers_matrix(data, kind, length):
         by_its_numbers &= distance >= 0
     assert window.causal == (kind == "causal")
     assert torch.equal(by_its_numbers.expand(BATCH, 1, length, length), dense)
+    counts = dense.sum(-1)
+    fewest, most = attention._bound_visible(window, True, length, length)
+    assert fewest <= counts.min()
+    assert most == counts.max() or length < 2 * window.window - 1  # no query in the middle
+    assert most >= counts.max()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -149,6 +154,8 @@ def test_what_is_no_plain_window_is_a_matrix(name):
     mask = make_mask(**arguments)
     assert type(mask) is Tensor
     assert torch.equal(mask, matrix(arguments))
+    counts = mask.sum(-1)
+    assert mask.visible == (counts.min(), counts.max())
 
 
 @pytest.mark.parametrize("offset", [0, torch.tensor(0)], ids=repr)

@@ -132,16 +132,14 @@ def test_a_learned_sink_is_reported_beside():
     np.testing.assert_allclose(found.entropy[0, 0], entropy, atol=1e-4)
 
 
-def test_some_layers_and_heads_are_the_same_numbers_and_the_pass_ends_early(monkeypatch):
+def test_some_layers_and_heads_are_the_same_numbers_and_the_pass_ends_early():
     model = llama().double()
     whole = shf.scan(model, TOKENIZER, [5, 9])
     calls = []
-    attend = attention.scaled_dot_product_attention
-    monkeypatch.setattr(
-        attention, "scaled_dot_product_attention", lambda **a: calls.append(1) or attend(**a)
-    )
+    for index, layer in enumerate(model.model.layers):
+        layer.self_attn.register_forward_pre_hook(lambda *_, index=index: calls.append(index))
     some = shf.scan(model, TOKENIZER, [5, 9], layers=[1], heads=[0, 3])
-    assert len(calls) == 2  # layer 0, for each of two lengths; layer 2 is not reached
+    assert calls == [0, 1, 0, 1]  # for each of two lengths; layer 2 is not reached
     assert some.entropy.shape == (2, 1, 2)
     for name, array in some.arrays.items():
         if name != "slopes":

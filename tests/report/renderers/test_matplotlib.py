@@ -22,7 +22,7 @@ from sharpmax.report.kinds import KINDS
 from sharpmax.report.palette import LIGHT
 from sharpmax.report.renderers.matplotlib import draw
 
-WITHOUT_CHARTS = ("bench-max-retrieval", "bench-scan")
+WITHOUT_CHARTS = ("bench-generate", "bench-max-retrieval", "bench-scan")
 SLOW = ("leaderboard",)
 DRAWN = [
     pytest.param(kind, marks=pytest.mark.slow) if kind in SLOW else kind

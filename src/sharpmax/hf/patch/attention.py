@@ -10,8 +10,9 @@ What sharpmax knows about a layer is in one place, `LAYER_STATES`.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -29,11 +30,11 @@ from transformers.masking_utils import (
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.output_capturing import _active_collector
 
-from sharpmax.policies import PAPER, Constant, Policy, needs_entropy
+from sharpmax.policies import PAPER, Constant, Policy, Traits, inverse_temperatures, traits
 from sharpmax.torch import scaled_dot_product_attention
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, Num
+    from jaxtyping import Float
 
 PLAIN = Constant(1.0)
 """The policy of plain attention."""
@@ -65,6 +66,13 @@ HARMLESS_KEYWORDS = frozenset(
     )
 )
 """Keywords of models' attention calls that do not change what is attended to, or how."""
+
+MAX_WINDOW_MATRIX = 1 << 24
+"""Entries of the largest `WindowMask` that is turned into a matrix for SDPA: 4,096 tokens. Beyond,
+the two numbers take less memory and time."""
+
+LENGTHS_AT_ONCE = 64
+"""For how many numbers of keys a policy is asked at once while a model generates."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,21 +112,77 @@ Observer = Callable[[dict[str, Any]], Tensor]
 `sharpmax.torch.scaled_dot_product_attention` as a dictionary and returns the output."""
 
 
-@dataclass(eq=False)
 class LayerState:
     """Everything that sharpmax knows about one attention layer.
 
     Attributes:
-        rules: What holds for its heads. Where two rules name one head, the last one counts.
+        policy: One policy that does what the rules say.
         observer: Computes the layer's attention, if it is being measured.
         patches: The patches that hold it. Without any, the layer is not patched.
+        sdpa: transformers' own attention function by SDPA, if the layer used it before it was
+            patched. Where the policy is 1, the layer keeps using it.
         equals_eager: Whether a check has found that patching alone changes no answers.
     """
 
-    rules: tuple[Rule, ...] = ()
-    observer: Observer | None = None
-    patches: list[Patch] = field(default_factory=list)
-    equals_eager: bool = False
+    policy: Policy
+
+    def __init__(self) -> None:
+        """Start with a layer that is not patched."""
+        self.rules = ()
+        self.observer: Observer | None = None
+        self.patches: list[Patch] = []
+        self.sdpa: Callable[..., tuple[Tensor, None]] | None = None
+        self.equals_eager = False
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """What holds for the heads. Where two rules name one head, the last one counts."""
+        return self._rules
+
+    @rules.setter
+    def rules(self, rules: tuple[Rule, ...]) -> None:
+        self._rules = rules
+        self.policy = combine_rules(rules)
+        self._traits: Traits | None = None
+        self._answers: tuple[Any, tuple[Tensor, ...]] = (None, ())
+
+    @property
+    def policy_traits(self) -> Traits:
+        """The traits of the policy, read once."""
+        if self._traits is None:
+            self._traits = traits(self.policy)
+        return self._traits
+
+    def ask(
+        self, query: Float[Tensor, "batch heads 1 dim"], kv_heads: int, keys: int
+    ) -> Float[Tensor, "1 heads 1 1"]:
+        """Return the policy's factor of each head, for a query that sees this many keys.
+
+        A policy takes longer than attention to few keys, so it is asked once for many lengths: each
+        generated token adds one key.
+
+        Args:
+            query: Any queries of the layer.
+            kv_heads: The number of key heads.
+            keys: How many keys the query sees.
+
+        Returns:
+            The factor. The policy must be a fixed function of the number of items.
+        """
+        block, place = divmod(keys, LENGTHS_AT_ONCE)
+        heads, dtype, device = query.shape[1], query.dtype, query.device
+        question = (block, heads, kv_heads, dtype, device)
+        asked, answers = self._answers
+        if asked != question:
+            # A tensor that is made in inference mode cannot be used in training later.
+            with torch.inference_mode(False), torch.no_grad():
+                count = torch.arange(LENGTHS_AT_ONCE, dtype=torch.int32, device=device)
+                count = (count + block * LENGTHS_AT_ONCE).expand(1, kv_heads, heads // kv_heads, -1)
+                entropy = torch.zeros(count.shape, dtype=dtype, device=device)
+                factors = inverse_temperatures(self.policy, entropy, count)
+                answers = factors.flatten(1, 2)[:, :, None, None].unbind(-1)
+            self._answers = question, answers
+        return answers[place]
 
 
 LAYER_STATES: WeakKeyDictionary[nn.Module, LayerState] = WeakKeyDictionary()
@@ -134,14 +198,17 @@ class PolicyByHead:
 
     @property
     def needs_entropy(self) -> bool:
-        return any(needs_entropy(rule.policy) for rule in self.rules)
+        return any(traits(rule.policy).needs_entropy for rule in self.rules)
 
-    def __call__(
-        self,
-        entropy: Float[Tensor, "batch kv_heads group query"],
-        count: Num[Tensor, "batch kv_heads group query"],
-        /,
-    ) -> Float[Tensor, "batch kv_heads group query"]:
+    @property
+    def learned(self) -> bool:
+        return any(traits(rule.policy).learned for rule in self.rules)
+
+    @property
+    def plain_up_to(self) -> int:
+        return min(traits(rule.policy).plain_up_to for rule in self.rules)
+
+    def __call__(self, entropy: Any, count: Any, /) -> Float[Tensor, "batch kv_heads group query"]:
         factor = torch.ones_like(entropy)
         numbers = torch.arange(entropy.shape[1] * entropy.shape[2], device=entropy.device)
         head = numbers.view(entropy.shape[1], entropy.shape[2], 1)
@@ -155,7 +222,7 @@ class PolicyByHead:
         return factor
 
 
-def combine_rules(rules: tuple[Rule, ...]) -> Policy | PolicyByHead:
+def combine_rules(rules: tuple[Rule, ...]) -> Policy:
     """Return one policy that does what the rules of a layer say."""
     for_all_heads = [number for number, rule in enumerate(rules) if rule.heads is None]
     rules = rules[for_all_heads[-1] :] if for_all_heads else rules
@@ -184,10 +251,24 @@ def attend(
     """Compute one layer's attention; transformers calls this in each layer.
 
     The rules of a patched layer say how much to sharpen, and `default` in a layer that is not
-    patched. A query that sees nothing, such as padding, gives zeros.
+    patched. A query that sees nothing, such as padding, gives zeros. Where no row is sharpened, the
+    layer runs what it ran before it was patched, if that was SDPA.
     """
     _refuse_options(module, output_attentions, others)
-    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    _refuse_lost_window(module, query, key, attention_mask, others.get("sliding_window"))
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    state = LAYER_STATES.get(module)
+    if state is not None and not state.patches:
+        state = None
+    if state is not None:
+        for patch in state.patches:
+            patch.attention_calls += 1
+        if state.sdpa is not None and softcap is None and s_aux is None and position_bias is None:
+            call = _prepare_sdpa(state, query, key, attention_mask, causal)
+            if call is not None:
+                scaled, mask = call
+                options = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **others}
+                return state.sdpa(module, scaled, key, value, mask, **options)
     arguments = {
         "query": query,
         "key": key,
@@ -197,46 +278,83 @@ def attend(
         "enable_gqa": True,
         "softcap": softcap,
         "sinks": s_aux,
-        **_mask_arguments(attention_mask, position_bias, bool(causal), query.shape[2]),
+        "policy": default if state is None else state.policy,
+        **_mask_arguments(attention_mask, position_bias, causal, query.shape[2]),
     }
-    _check_window(module, attention_mask, others.get("sliding_window"), arguments)
-    state = LAYER_STATES.get(module)
-    if state is None or not state.patches:
-        output = scaled_dot_product_attention(**arguments, policy=default)
-    else:
-        for patch in state.patches:
-            patch.attention_calls += 1
-        arguments["policy"] = combine_rules(state.rules)
-        output = (
-            scaled_dot_product_attention(**arguments)
-            if state.observer is None
-            else state.observer(arguments)
-        )
+    output = (
+        scaled_dot_product_attention(**arguments)
+        if state is None or state.observer is None
+        else state.observer(arguments)
+    )
     return output.transpose(1, 2).contiguous(), None
+
+
+def _prepare_sdpa(
+    state: LayerState,
+    query: Float[Tensor, "batch heads query dim"],
+    key: Float[Tensor, "batch kv_heads key dim"],
+    mask: Tensor | None,
+    causal: bool,
+) -> tuple[Tensor, Tensor | None] | None:
+    """Return the query and the mask for which SDPA is the layer's attention, or None.
+
+    SDPA gives zeros for a row without keys if the mask is boolean, and a mean over all keys if it
+    is additive, so that additive masks are left to our own attention.
+    """
+    if state.observer is not None or not (mask is None or mask.dtype == torch.bool):
+        return None
+    fewest, most = _bound_visible(mask, causal, query.shape[2], key.shape[2])
+    about = state.policy_traits
+    if about.learned and torch.is_grad_enabled():
+        return None  # even a gradient of zero needs its graph
+    if most > about.plain_up_to:
+        # One query per head whose factor is known beforehand, as in generating: scale the query.
+        if query.shape[2] > 1 or fewest < most or about.needs_entropy or about.learned:
+            return None
+        if query.dtype not in (torch.float32, torch.float64) or torch.compiler.is_compiling():
+            return None
+        if torch.is_autocast_enabled(query.device.type):  # it would round the scaled query
+            return None
+        query = query * state.ask(query, key.shape[1], most)
+    if isinstance(mask, WindowMask):
+        return (query, mask.matrix()) if math.prod(mask.shape) <= MAX_WINDOW_MATRIX else None
+    return query, mask
+
+
+def _bound_visible(mask: Tensor | None, causal: bool, queries: int, keys: int) -> tuple[int, int]:
+    """Return bounds of the number of keys that any query sees, from below and above."""
+    if mask is None:
+        return (1, min(queries, keys)) if causal and queries > 1 else (keys, keys)
+    if torch.compiler.is_compiling():
+        return 0, keys
+    if isinstance(mask, WindowMask):
+        return 1, min(keys, mask.window if mask.causal else 2 * mask.window - 1)
+    bounds: tuple[int, int] = getattr(mask, "visible", (0, keys))
+    return bounds
 
 
 def _refuse_options(
     module: nn.Module, output_attentions: bool | None, others: dict[str, Any]
 ) -> None:
     """Refuse options that are not supported: they may change the logits."""
-    name = type(module).__name__
     # transformers may be collecting the weights of all layers, although not every model passes
     # `output_attentions` on, and a config may ask for it too. It would return an empty tuple.
-    collected = _active_collector.get() or ()
-    if output_attentions or any(key.endswith("attentions") for key in collected):
+    collected = _active_collector.get()
+    if output_attentions or (collected and any(key.endswith("attentions") for key in collected)):
         raise NotImplementedError(
-            f"{name}: sharpmax holds no matrix of weights to return for output_attentions=True; "
-            'use attn_implementation="eager" for the matrix or sharpmax.hf.scan for its statistics'
+            f"{type(module).__name__}: sharpmax holds no matrix of weights to return for "
+            'output_attentions=True; use attn_implementation="eager" for the matrix or '
+            "sharpmax.hf.scan for its statistics"
         )
-    unknown = sorted(
+    unknown = [
         keyword
         for keyword, value in others.items()
         if value is not None and keyword not in HARMLESS_KEYWORDS
-    )
+    ]
     if unknown:
         raise NotImplementedError(
-            f"{name} passes {', '.join(unknown)} to its attention, which sharpmax does not "
-            'support; use attn_implementation="eager" for this model'
+            f"{type(module).__name__} passes {', '.join(sorted(unknown))} to its attention, which "
+            'sharpmax does not support; use attn_implementation="eager" for this model'
         )
 
 
@@ -258,12 +376,14 @@ def _mask_arguments(
     return {"attn_mask": mask + bias}
 
 
-def _check_window(
-    module: nn.Module, mask: Tensor | None, window: int | None, arguments: dict[str, Any]
+def _refuse_lost_window(
+    module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, window: int | None
 ) -> None:
     """Refuse a layer with a sliding window whose model has made no mask for it."""
-    keys = arguments["key"].shape[2]
-    if mask is None and window is not None and keys > window and arguments["query"].shape[2] > 1:
+    if mask is not None or window is None:
+        return
+    keys = key.shape[2]
+    if keys > window and query.shape[2] > 1:
         raise NotImplementedError(
             f"{type(module).__name__} has a sliding window of {window} tokens, but its model made "
             f"no mask for {keys}: sharpmax does not support it"
@@ -290,6 +410,7 @@ class WindowMask(torch.Tensor):
     window: int
     causal: bool
     dense: Callable[[], Tensor | None]
+    _matrix: Tensor | None
 
     @staticmethod
     def create(
@@ -302,8 +423,14 @@ class WindowMask(torch.Tensor):
         """Return the mask of this shape without allocating it."""
         scalar = torch.zeros((), dtype=torch.bool, device=device)
         mask = torch.Tensor._make_subclass(WindowMask, scalar.expand(shape))
-        mask.window, mask.causal, mask.dense = window, causal, dense
+        mask.window, mask.causal, mask.dense, mask._matrix = window, causal, dense, None
         return mask
+
+    def matrix(self) -> Tensor | None:
+        """Return the matrix, which is made once for all layers. It must not be changed."""
+        if self._matrix is None:
+            self._matrix = self.dense()
+        return self._matrix
 
     @classmethod
     def __torch_function__(
@@ -341,7 +468,8 @@ def make_mask(
 
     Returns:
         None for attention that is causal or bidirectional without exception, as `module.is_causal`
-        says; a `WindowMask`; or the boolean matrix, True where a key may be seen.
+        says; a `WindowMask`; or the boolean matrix, True where a key may be seen, whose attribute
+        `visible` is the smallest and the largest number of keys that a query sees.
     """
     dense = functools.partial(
         sdpa_mask,
@@ -355,16 +483,16 @@ def make_mask(
         device=device,
         **others,
     )
-    padding = prepare_padding_mask(attention_mask, kv_length, kv_offset)
+    compiling = torch.compiler.is_compiling()
     # A window that covers everything is left to sdpa_mask, which then makes no mask.
-    whole = q_length == kv_length > 1 and not torch.compiler.is_compiling()
     if (
         (allow_is_causal_skip or allow_is_bidirectional_skip)
         and local_size is not None
-        and whole
+        and q_length == kv_length > 1
+        and not compiling
         and kv_length >= local_size
         and int(q_offset) == int(kv_offset) == 0
-        and (padding is None or bool(padding.all()))
+        and _hides_nothing(prepare_padding_mask(attention_mask, kv_length, kv_offset))
     ):
         unskipped = functools.partial(
             dense, allow_is_causal_skip=False, allow_is_bidirectional_skip=False
@@ -376,10 +504,22 @@ def make_mask(
             return WindowMask.create(shape, device, local_size, True, unskipped)
         if _same_function(function, sliding_window_bidirectional_mask_function(local_size)):
             return WindowMask.create(shape, device, local_size + 1, False, unskipped)
-    return dense(
+    mask = dense(
         allow_is_causal_skip=allow_is_causal_skip,
         allow_is_bidirectional_skip=allow_is_bidirectional_skip,
     )
+    if type(mask) is Tensor and not compiling and not mask.is_meta:
+        # Counted here, once for all layers. The keys are no such bound: a static cache has room for
+        # more than there is, and padding hides some. `generate` copies masks that are not
+        # contiguous, and the copy would not have the attribute.
+        mask = mask.contiguous() if q_length == 1 else mask
+        fewest, most = mask.sum(-1).aminmax()
+        mask.visible = int(fewest), int(most)  # type: ignore[attr-defined]
+    return mask
+
+
+def _hides_nothing(padding: Tensor | None) -> bool:
+    return padding is None or bool(padding.all())
 
 
 def _same_function(first: Any, second: Any) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sharpmax._errors import UserError
 from sharpmax.hf.patch.attention import (
@@ -180,6 +181,7 @@ def patched_attention(model: PreTrainedModel, layers: list[Layer]) -> Iterator[P
     # A model that its `attn_implementation` sharpens stays sharpened where no rule says otherwise.
     registered = any(implementation == IMPLEMENTATION for _, implementation in patch.configs)
     first_rules = (Rule(registered_policy(), None),) if registered else ()
+    implementations = {id(config): implementation for config, implementation in patch.configs}
     try:
         for config, _ in patch.configs:
             # As `set_attn_implementation` sets it, but on every config that a module holds, and
@@ -189,6 +191,8 @@ def patched_attention(model: PreTrainedModel, layers: list[Layer]) -> Iterator[P
             state = LAYER_STATES.setdefault(layer.module, LayerState())
             if not state.patches:
                 state.rules = first_rules
+                used = implementations.get(id(getattr(layer.module, "config", None)))
+                state.sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"] if used == "sdpa" else None
             state.patches.append(patch)
         yield patch
     finally:
@@ -202,7 +206,7 @@ def _remove(patch: Patch, layers: list[Layer]) -> None:
         state = LAYER_STATES[layer.module]
         state.patches.remove(patch)
         if not state.patches:
-            state.rules = ()
+            state.rules, state.sdpa = (), None
             if not state.equals_eager:
                 del LAYER_STATES[layer.module]
     for config, implementation in patch.configs:
@@ -329,15 +333,16 @@ def _compare(model: PreTrainedModel, vocabulary: int, padding: int) -> str | Non
         expected = _run_random_tokens(model, vocabulary, padding)
     with patched_attention(model, layers):
         states = [LAYER_STATES[layer.module] for layer in layers]
-        rules = [state.rules for state in states]
+        before = [(state.rules, state.sdpa) for state in states]
         try:
-            # Nothing is sharpened, even in a model that is inside `sharpen`.
+            # Nothing is sharpened, even in a model that is inside `sharpen`, and our own attention
+            # computes it.
             for state in states:
-                state.rules = ()
+                state.rules, state.sdpa = (), None
             answers = _run_random_tokens(model, vocabulary, padding)
         finally:
-            for state, before in zip(states, rules, strict=True):
-                state.rules = before
+            for state, (rules, sdpa) in zip(states, before, strict=True):
+                state.rules, state.sdpa = rules, sdpa
     # The order of rounding differs. On a model of 30 layers it makes a difference of 13 units of
     # the largest answer in float32 and 6 in half precision; a lost mask makes one of 90.
     units = 16 if torch.finfo(expected.dtype).bits == 16 else 50

@@ -46,6 +46,10 @@ class ByRate:
     by_head: ClassVar[bool] = True
 
     @property
+    def plain_up_to(self) -> int:
+        return self.from_tokens
+
+    @property
     def learned(self) -> bool:
         return isinstance(self.rates, Tensor)
 

@@ -31,6 +31,7 @@ from sharpmax.results import Calibration, Result
 from sharpmax.results.schemas import DamagedError
 
 KINDS: dict[str, Callable[[Result], Content]] = {
+    "bench-generate": bench.describe_generate,
     "bench-jax": bench.describe_attention,
     "bench-max-retrieval": bench.describe_max_retrieval,
     "bench-scan": bench.describe_scan,

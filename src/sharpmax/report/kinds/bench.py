@@ -159,6 +159,37 @@ def describe_scan(result: Result) -> Content:
     )
 
 
+def describe_generate(result: Result) -> Content:
+    """Describe what a calibration costs while a model generates."""
+    bench = schemas.GenerateBench.of(result)
+    columns = [
+        Column("Prompt, tokens", 0),
+        Column("Plain, s", 2),
+        Column("Calibrated, s", 2),
+        Column("Ratio", 2, "lower"),
+        Column("Rounds", 0),
+    ]
+    rows = []
+    for tokens, times in bench.times.items():
+        plain, calibrated = times["plain"], times["calibrated"]
+        text = f"{calibrated.ratio:.2f} ({calibrated.low:.2f} to {calibrated.high:.2f})"
+        seconds = [plain.milliseconds / 1000, calibrated.milliseconds / 1000]
+        ratio = Cell(calibrated.ratio, text)
+        rows.append([int(tokens), *seconds, ratio, bench.rounds[tokens]])
+    ratios = join([f"{row[3].value:.2f} after {row[0]:,} tokens" for row in rows])
+    return Content(
+        what="benchmark",
+        title=f"What a calibration costs while generating: {bench.model}",
+        facts=[f"{plural(bench.new_tokens, 'new token')}", plural(bench.threads, "thread")],
+        sentences=[
+            f"Time with the calibration as a ratio to the plain model: {ratios}.",
+            f"Up to {bench.from_tokens:,} tokens the logits are the same bit for bit.",
+        ],
+        verdict=Verdict("neutral", "Ratios hold for this machine.", command="make bench"),
+        blocks=[Table("By the length of the prompt", columns, rows)],
+    )
+
+
 def describe_max_retrieval(result: Result) -> Content:
     """Describe what training and examining a head costs."""
     bench = schemas.HeadBench.of(result)
