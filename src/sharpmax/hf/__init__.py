@@ -27,18 +27,21 @@ from sharpmax.hf.scan.scan import Scan, scan
 from sharpmax.hf.sharpen import LengthTemperatureWarning, OtherWeightsWarning, sharpen
 from sharpmax.hf.tune.calibrate import calibrate
 from sharpmax.hf.tune.calibration import Calibration
+from sharpmax.hf.tune.diagnose import Diagnosis, diagnose
 
 __all__ = [
     "AdaptiveTemperatureLogitsProcessor",
     "Calibration",
     "Certificate",
     "Condition",
+    "Diagnosis",
     "Evaluation",
     "LengthTemperatureWarning",
     "OtherWeightsWarning",
     "Scan",
     "calibrate",
     "certify",
+    "diagnose",
     "evaluate",
     "forget",
     "load",
