@@ -15,7 +15,7 @@ from sharpmax._errors import UserError
 from sharpmax.hf.evaluate.tasks import TaskPrompt
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+    from jaxtyping import Bool, Float, Int
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def read_context(model: PreTrainedModel, prompt: TaskPrompt) -> Any:
         return None
     cache: Any = DynamicCache(config=model.config)
     context = torch.tensor([prompt.context], device=model.device)
-    model(input_ids=context, past_key_values=cache, use_cache=True, **_logits_to_keep(model, 1))
+    model(input_ids=context, past_key_values=cache, use_cache=True, **keep_logits(model, 1))
     cache.batch_repeat_interleave(len(prompt.questions))
     return cache
 
@@ -104,7 +104,7 @@ def answer_logits(
         input_ids=torch.tensor(padded, device=model.device),
         past_key_values=cache,
         use_cache=cache is not None,
-        **_logits_to_keep(model, kept),
+        **keep_logits(model, kept),
     )
     logits = output.logits[:, -kept:]
     skipped = longest - kept
@@ -123,7 +123,10 @@ def answer_positions(prompt: TaskPrompt) -> list[tuple[int, int]]:
     return [(len(question) - 1, len(question) - 1 + len(answer)) for question, answer in pairs]
 
 
-def _logits_to_keep(model: PreTrainedModel, count: int) -> dict[str, Any]:
-    """Ask for the last logits only: those of all tokens of a long text would take gigabytes."""
+def keep_logits(model: PreTrainedModel, which: int | Int[Tensor, " positions"]) -> dict[str, Any]:
+    """Ask for the last logits only, or for those of some positions.
+
+    Those of all tokens of a long text would take gigabytes. Empty if the model has no such option.
+    """
     supported = "logits_to_keep" in inspect.signature(model.forward).parameters
-    return {"logits_to_keep": count} if supported else {}
+    return {"logits_to_keep": which} if supported else {}

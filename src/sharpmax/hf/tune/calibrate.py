@@ -286,7 +286,7 @@ def _draft(
         if measured.benefit is not None and measured.benefit_error is not None:
             values["benefit"] = measured.benefit[layer, head]
             values["benefit_error"] = measured.benefit_error[layer, head]
-        rounded = {key: _round(value) for key, value in values.items()}
+        rounded = {key: round_digits(value) for key, value in values.items()}
         heads.append(Head(layer=layer, head=head, rate=1.0, **rounded))
     return Calibration(
         model=name or model.config._name_or_path or type(model).__name__,
@@ -308,7 +308,7 @@ def _restore_entropies(
         # Entropy falls as the factor rises, and np.interp needs ascending positions.
         falling = measured.long[::-1, head.layer, head.head]
         factor = np.interp(measured.short[head.layer, head.head], falling, FACTORS[::-1])
-        heads.append(head.model_copy(update={"rate": _round((factor - 1) / excess)}))
+        heads.append(head.model_copy(update={"rate": round_digits((factor - 1) / excess)}))
     return draft.model_copy(update={"heads": tuple(heads)})
 
 
@@ -344,14 +344,14 @@ def _choose_rate(
             f"{best:.2f} nats at the best rate"
         )
     method = draft.method | {
-        "log_probability_of_long": _round(plain),
-        "by_rate": {str(rate): _round(mean) for rate, mean in by_rate.items()},
+        "log_probability_of_long": round_digits(plain),
+        "by_rate": {str(rate): round_digits(mean) for rate, mean in by_rate.items()},
     }
     enough = plain + ENOUGH_GAIN * (best - plain)
     rate = next(rate for rate, mean in by_rate.items() if mean >= enough)
     return draft.scaled(rate).model_copy(update={"method": method})
 
 
-def _round(value: float) -> float:
-    """Round to four digits; further digits differ from machine to machine."""
-    return float(f"{value:.4g}")
+def round_digits(value: float, digits: int = 4) -> float:
+    """Round to significant digits; further ones differ from machine to machine."""
+    return float(f"{value:.{digits}g}")

@@ -97,7 +97,7 @@ def measure_benefits(
     log_factors = [
         torch.zeros(heads, device=model.device, requires_grad=True) for heads in architecture.heads
     ]
-    with torch.enable_grad(), _frozen_weights(model), ExitStack() as stack:
+    with torch.enable_grad(), frozen_weights(model), ExitStack() as stack:
         for number, log_factor in enumerate(log_factors):
             stack.enter_context(sharpen(model, _HeadTemperatures(log_factor), layers=[number]))
         logits = answer_logits(model, prompt, read_context(model, prompt))
@@ -127,7 +127,7 @@ class _HeadTemperatures:
 
 
 @contextmanager
-def _frozen_weights(model: PreTrainedModel) -> Iterator[None]:
+def frozen_weights(model: PreTrainedModel) -> Iterator[None]:
     """Switch off gradients of the weights, which would take most of the time and memory."""
     before = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     try:
