@@ -91,13 +91,14 @@ def measure_needle_rows(model: PreTrainedModel, tokenizer: Any, prompt: TaskProm
     shape = (len(prompt.questions), architecture.layers, max(architecture.heads))
     weight, answer_weight = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
     rank, winner = np.zeros(shape, np.int32), np.full(shape, -1, np.int8)
+    arrays: tuple[np.ndarray, ...] = (weight, answer_weight, rank, winner)
     rows, kinds = needle_positions(prompt), token_kinds(prompt)
 
     def make_observer(layer: Layer) -> Observer:
         def observe(arguments: dict[str, Any]) -> Tensor:
             measured = measure_rows(arguments, rows, torch.from_numpy(kinds))
             heads = measured[0].shape[1]
-            for array, values in zip((weight, answer_weight, rank, winner), measured, strict=True):
+            for array, values in zip(arrays, measured, strict=True):
                 array[:, layer.index, :heads] = values.cpu().numpy()
             return scaled_dot_product_attention(**arguments)
 
@@ -210,4 +211,5 @@ def attention_rows(
         state = SoftmaxState.of(logits, where)
         factor = inverse_temperatures(arguments["policy"], state.entropy, state.count)
         weights = compute_weights(inputs, logits, where, factor)
-    return tuple(part[..., 0, :].flatten(1, 2) for part in (logits, where, weights))
+    logits, where, weights = (part[..., 0, :].flatten(1, 2) for part in (logits, where, weights))
+    return logits, where, weights
