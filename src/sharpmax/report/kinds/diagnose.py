@@ -143,13 +143,17 @@ def _verdict(diagnosis: schemas.Diagnosis) -> Verdict:
             ["Longer inputs may show otherwise."],
         )
     these = "these heads" if many else "this head"
+    limit = (
+        f"Infinitely sharp, {these} would give it {last.ranked_first:.2f} of the weight, the share "
+        "of cases in which it is ranked first."
+    )
     if diagnosis.cause == "dispersion":
         return Verdict(
             "good",
             f"Sharpening can help: {long} {these} still rank{'' if many else 's'} the answer first "
             f"in {percent(last.ranked_first, 0)} of cases, and give{'' if many else 's'} it "
             f"{last.weight:.2f} of the weight.",
-            ["Infinitely sharp, the weight would be the share of cases in which it ranks first."],
+            [limit],
             command="sharpmax tune MODEL",
         )
     if diagnosis.cause == "window":
@@ -160,12 +164,13 @@ def _verdict(diagnosis: schemas.Diagnosis) -> Verdict:
         )
     instead = max(_ranking_kinds(last), key=lambda kind: last.lost_to[kind])
     return Verdict(
-        "bad",
-        f"Sharpening {these} alone cannot bring the answers back: {long} something else is ranked "
+        "mixed",
+        f"Sharpening {these} cannot bring most of the weight back: {long} something else is ranked "
         f"first in {percent(1 - last.ranked_first, 0)} of cases, mostly {KINDS[instead]}.",
         [
-            "What a head ranks first depends on what the heads below it pass on. Sharpening or "
-            "softening those may repair the ranking. Only a trial can tell.",
+            limit,
+            "What a head ranks first depends on what the heads below it pass on, so sharpening or "
+            "softening those may help. Only a trial can tell.",
         ],
         command="sharpmax tune MODEL",
     )
