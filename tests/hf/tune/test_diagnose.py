@@ -101,7 +101,7 @@ def test_a_diagnosis_of_a_model(task):
     result = shf.diagnose(model, tokenizer(), task, **options, progress=shares.append)
     assert result.weight.shape == (2, 3, options["questions"], 3, 4)
     assert np.isfinite(result.weight).all()
-    assert (result.weight <= result.answer_weight + 1e-6).all()
+    assert (result.weight <= result.answer_weight + 1e-3).all()
     assert ((result.winner == NEEDLE) == (result.rank == 1)).all()
     assert shares[-1] == 1
     assert_nothing_is_patched()
@@ -113,12 +113,12 @@ def test_a_policy_sharpens_the_weights_that_are_measured():
         shf.diagnose(model, tokenizer(), **SMALL, policy=policy)
         for policy in (None, Constant(1.0), shf.Condition(Constant(3.0), layers=[2]))
     )
-    np.testing.assert_allclose(plain.weight, same.weight, atol=1e-6)
-    np.testing.assert_allclose(plain.weight[..., :2, :], sharp.weight[..., :2, :], atol=1e-6)
+    np.testing.assert_allclose(plain.weight, same.weight, atol=1e-3)
+    np.testing.assert_allclose(plain.weight[..., :2, :], sharp.weight[..., :2, :], atol=1e-3)
     # Layer 2 sees the same logits, only sharper: first stays first, and gains.
     np.testing.assert_array_equal(plain.rank, sharp.rank)
     first = plain.rank[..., 2, :] == 1
-    assert (sharp.weight[..., 2, :] >= plain.weight[..., 2, :] - 1e-6)[first].all()
+    assert (sharp.weight[..., 2, :] >= plain.weight[..., 2, :] - 1e-3)[first].all()
     assert plain.config["policy"] is None
     assert sharp.config["policy"]["policy"] == repr(Constant(3.0))
 

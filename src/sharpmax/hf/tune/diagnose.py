@@ -92,12 +92,12 @@ class Diagnosis(Result):
 
     @property
     def weight(self) -> Float[np.ndarray, "lengths prompts questions layers heads"]:
-        """The weight of the token to copy."""
+        """The weight of the token to copy, in half precision."""
         return self.arrays["weight"]
 
     @property
     def answer_weight(self) -> Float[np.ndarray, "lengths prompts questions layers heads"]:
-        """The weight of all tokens of the answer's number."""
+        """The weight of all tokens of the answer's number, in half precision."""
         return self.arrays["answer_weight"]
 
     @property
@@ -330,7 +330,9 @@ def _make_result(
         },
         provenance=watch.provenance(),
     )
-    return result.with_arrays(**arrays, score=score)
+    # Half precision, which is finer than any question can tell, halves the file.
+    halves = {key: arrays[key].astype(np.float16) for key in ("weight", "answer_weight")}
+    return result.with_arrays(**(arrays | halves), score=score)
 
 
 def _find_cause(splits: Sequence[dict[str, Any] | None]) -> str:
