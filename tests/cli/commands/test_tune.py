@@ -40,7 +40,7 @@ def test_a_tuning_is_a_table_a_calibration_and_a_report(folder, tmp_path, succee
     assert calibration.text() == direct.text()
     assert "Answers before and after, on fresh prompts" in finished.out
     assert f"Next: sharpmax evaluate {folder} --policy {out / 'tuned.json'}" in finished.err
-    assert "step 4 of 4: log p of an answer's token" in finished.err
+    assert "checking: log p of an answer's token" in finished.err
     assert {path.name for path in out.iterdir()} == {"tuned.json", "tuned.html"}
     page = (out / "tuned.html").read_text("utf-8")
     assert "Ordinary text costs" in page
