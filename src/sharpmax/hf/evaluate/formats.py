@@ -195,5 +195,5 @@ OTHER_FORMATS = (
         before="Orders of the day:\n",
     ),
 )
-"""Formats that `tune` neither mixes nor checks by default: the number comes before the name, and the
-small models here cannot look it up among 40 names, tuned or not."""
+"""Formats that `tune` neither mixes nor checks by default. The number comes before the name, and
+the small models here cannot look it up among 40 names, tuned or not."""
