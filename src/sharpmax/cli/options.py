@@ -68,7 +68,8 @@ Threads: TypeAlias = Annotated[
 ]
 
 CONDITION_HELP = (
-    f"{POLICY_HELP}, or a calibration file. Add @20-29 to a policy to sharpen those layers only."
+    "tuned (the calibration that comes with sharpmax for this model), a calibration file, "
+    f"{POLICY_HELP}. Add @20-29 to a policy to sharpen those layers only."
 )
 
 
@@ -81,12 +82,15 @@ def parse_condition(text: str) -> tuple[str, Condition]:
     """Return the name and the condition for a value of `--policy`.
 
     Args:
-        text: A policy (`paper`), a policy in some layers (`constant:1.2@20-29`), or the path of a
-            calibration (`calibration.json`).
+        text: The path of a calibration (`tuned.json`), `tuned` for the one that comes with the
+            package, a policy (`paper`), or a policy in some layers (`constant:1.2@20-29`).
     """
     # Imported late so that `sharpmax --help` does not wait for a framework.
     from sharpmax.hf import Calibration, Condition
+    from sharpmax.hf.tune.calibration import TUNED
 
+    if text == TUNED:
+        return text, Condition(TUNED)
     if text.endswith(".json"):
         return Path(text).stem, Condition(Calibration.load(text))
     policy, at, layers = text.partition("@")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from sharpmax.hf.tune.tune import TuningStep
 
 COLUMNS = (
     TextColumn("{task.description}"),
@@ -95,5 +98,28 @@ def loss_progress(description: str, steps: int) -> Iterator[Callable[[int, float
             bar.update(task, completed=step, description=f"{description}, loss {smoothed:.3f}")
             if bar.disable and step % max(1, steps // LOSS_LINES) == 0:
                 print_status(f"{description}: step {step:,} of {steps:,}, loss {smoothed:.4f}")
+
+        yield update
+
+
+@contextmanager
+def tuning_progress() -> Iterator[Callable[[TuningStep], None]]:
+    """Show the progress of a tuning, and what it has gained at the last validation."""
+    with _make_bar() as bar:
+        task = bar.add_task("tuning", total=1.0)
+        last_validation = None
+
+        def update(step: TuningStep) -> None:
+            nonlocal last_validation
+            gained = (
+                f"log p of an answer's token {-step.nats_before:.2f} → {-step.nats_now:.2f}, "
+                f"text {step.divergence:+.4f} nats"
+            )
+            checking = step.step == step.steps or step.share > step.step / step.steps
+            work = "checking" if checking else f"step {step.step:,} of {step.steps:,}"
+            bar.update(task, completed=step.share, description=f"{work}: {gained}")
+            if bar.disable and gained != last_validation:
+                print_status(f"{work}: {gained}")
+            last_validation = gained
 
         yield update

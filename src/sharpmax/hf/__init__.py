@@ -25,26 +25,34 @@ from sharpmax.hf.patch.attention import register
 from sharpmax.hf.sampling import AdaptiveTemperatureLogitsProcessor
 from sharpmax.hf.scan.scan import Scan, scan
 from sharpmax.hf.sharpen import LengthTemperatureWarning, OtherWeightsWarning, sharpen
-from sharpmax.hf.tune.calibrate import calibrate
-from sharpmax.hf.tune.calibration import Calibration
+from sharpmax.hf.tune.calibrate import NothingToGain, calibrate
+from sharpmax.hf.tune.calibration import Calibration, shipped_calibrations
+from sharpmax.hf.tune.diagnose import Diagnosis, diagnose
+from sharpmax.hf.tune.tune import TuningStep, tune
 
 __all__ = [
     "AdaptiveTemperatureLogitsProcessor",
     "Calibration",
     "Certificate",
     "Condition",
+    "Diagnosis",
     "Evaluation",
     "LengthTemperatureWarning",
+    "NothingToGain",
     "OtherWeightsWarning",
     "Scan",
+    "TuningStep",
     "calibrate",
     "certify",
+    "diagnose",
     "evaluate",
     "forget",
     "load",
     "register",
     "scan",
     "sharpen",
+    "shipped_calibrations",
+    "tune",
 ]
 
 

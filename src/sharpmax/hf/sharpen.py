@@ -22,7 +22,7 @@ from sharpmax.hf.patch.layers import (
     require_support,
     select_layers,
 )
-from sharpmax.hf.tune.calibration import Calibration
+from sharpmax.hf.tune.calibration import Calibration, find_calibration
 from sharpmax.policies import PAPER, Policy
 
 
@@ -58,8 +58,9 @@ def sharpen(
 
     Args:
         model: A transformers model.
-        policy: A function of (entropy, count) that returns the inverse temperature, a
-            `Calibration`, or the path of a calibration's .json file.
+        policy: A `Calibration`, the path of its .json file, the name of one that comes with the
+            package (`"smollm2"`, or `"tuned"` for the one with this model's weights), or a
+            function of (entropy, count) that returns the inverse temperature.
         layers: The numbers of the attention layers, negative ones from the end. None means all.
         heads: The numbers of the heads in each of these layers, negative ones from the end. None
             means all.
@@ -74,7 +75,7 @@ def sharpen(
         TypeError: `policy` is none of the above.
 
     Examples:
-        >>> with shf.sharpen(model, sharpmax.PAPER, layers=[0], heads=[2, 4]):
+        >>> with shf.sharpen(model, "smollm2"):
         ...     model.generate(**inputs)
     """
     every_layer = attention_layers(model)
@@ -101,8 +102,8 @@ def _make_rules(
     heads: Collection[int] | None,
 ) -> list[tuple[Layer, Rule]]:
     """Return the layers to sharpen, each with its rule."""
-    if isinstance(policy, Path) or (isinstance(policy, str) and policy.endswith(".json")):
-        policy = Calibration.load(policy)
+    if isinstance(policy, (str, Path)):
+        policy = find_calibration(model, str(policy))
     if isinstance(policy, Calibration):
         if layers is not None or heads is not None:
             raise UserError("`layers` and `heads` cannot be combined with a calibration")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
 from sharpmax.hf.sharpen import sharpen
-from sharpmax.hf.tune.calibration import Calibration
+from sharpmax.hf.tune.calibration import Calibration, find_calibration
 from sharpmax.policies import Policy
 
 PLAIN = "plain"
@@ -31,13 +31,14 @@ class Condition:
         >>> evaluate(model, tokenizer, "lookup", {"late": Condition(sx.PAPER, layers=[29])})
 
     Attributes:
-        policy: A policy, a calibration, or None to leave the model unchanged.
+        policy: A policy, a calibration or its name as in `sharpen`, or None to leave the model
+            unchanged.
         layers: Numbers of the layers to sharpen; None for all. Not with a calibration.
         heads: Numbers of the heads to sharpen in each of these layers; None for all. Not with a
             calibration.
     """
 
-    policy: Policy | Calibration | None
+    policy: Policy | Calibration | str | None
     layers: Collection[int] | None = None
     heads: Collection[int] | None = None
 
@@ -86,9 +87,11 @@ def make_conditions(
         raise UserError(f"the name {PLAIN!r} is reserved for the plain model: use another name")
     conditions = {PLAIN: Condition(None)}
     for name, policy in policies.items():
-        if isinstance(policy, (str, Path)):
-            policy = Calibration.load(policy)
+        if isinstance(policy, Path):
+            policy = str(policy)
         condition = policy if isinstance(policy, Condition) else Condition(policy)
+        if isinstance(condition.policy, str):
+            condition = replace(condition, policy=find_calibration(model, condition.policy))
         with condition.apply(model):
             conditions[name] = condition
     return conditions

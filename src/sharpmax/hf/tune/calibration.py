@@ -6,6 +6,8 @@ The file itself, which needs no framework, is `sharpmax.results.Calibration`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -14,6 +16,7 @@ from transformers import PreTrainedModel
 
 from sharpmax import results
 from sharpmax._errors import UserError
+from sharpmax.hf.model_info import weights_fingerprint
 from sharpmax.hf.patch.layers import attention_layers, count_heads
 from sharpmax.results.calibration import Architecture, Law
 
@@ -92,6 +95,57 @@ class Calibration(results.Calibration):
                     f"this calibration is for {self.model}, {what} {_short(wanted)}, and "
                     f"{type(model).__name__} has {_short(found)}: calibrate this model itself"
                 )
+
+
+TUNED = "tuned"
+"""The name of whichever shipped calibration has the weights of the model."""
+
+
+def shipped_calibrations() -> dict[str, Calibration]:
+    """Return the calibrations that come with the package, by the name of their model.
+
+    Returns:
+        Calibrations that `sharpmax tune` made, by the names of the catalogue, such as `smollm2`.
+
+    Examples:
+        >>> sorted(shf.shipped_calibrations())
+        ['smollm2']
+    """
+    folder = resources.files("sharpmax.hf.tune") / "calibrations"
+    files = [Path(str(file)) for file in folder.iterdir() if file.name.endswith(".json")]
+    return {file.stem: Calibration.load(file) for file in sorted(files)}
+
+
+def find_calibration(model: PreTrainedModel, name: str) -> Calibration:
+    """Return a calibration by the path of its file, its shipped name, or `tuned`.
+
+    Raises:
+        UserError: There is none of this name, or it was made for other weights.
+    """
+    if name.endswith(".json"):
+        return Calibration.load(name)
+    shipped = shipped_calibrations()
+    weights = weights_fingerprint(model)
+    names = ", ".join(shipped)
+    if name == TUNED:
+        for calibration in shipped.values():
+            if calibration.weights == weights:
+                return calibration
+        raise UserError(
+            f"no tuned calibration comes with sharpmax for these weights, only for {names} in "
+            "float32: run `sharpmax tune` on this model and give the file that it writes"
+        )
+    if name not in shipped:
+        raise UserError(
+            f"unknown calibration {name!r}: expected the path of a .json file, {TUNED!r}, or one "
+            f"that comes with sharpmax: {names}"
+        )
+    if shipped[name].weights != weights:
+        raise UserError(
+            f"the calibration {name!r} was made for {shipped[name].model} in float32, and this "
+            "model has other weights: run `sharpmax tune` on it and give the file that it writes"
+        )
+    return shipped[name]
 
 
 def architecture_of(model: PreTrainedModel) -> Architecture:

@@ -55,13 +55,19 @@ class Guard:
         return hashlib.sha256(content.encode()).hexdigest()
 
 
-def load_guard(tokenizer: Any, guard: str | Path | Sequence[str] | None, from_tokens: int) -> Guard:
+def load_guard(
+    tokenizer: Any,
+    guard: str | Path | Sequence[str] | None,
+    from_tokens: int,
+    context: int | None = None,
+) -> Guard:
     """Cut ordinary text into chunks of tokens.
 
     Args:
         tokenizer: The model's tokenizer.
         guard: The path of a text file, a list of texts, or None for the texts of the package.
         from_tokens: The number of tokens up to which nothing changes.
+        context: The number of tokens that the model can read, if that is known.
 
     Raises:
         UserError: The file cannot be read, or the text is too short.
@@ -69,6 +75,7 @@ def load_guard(tokenizer: Any, guard: str | Path | Sequence[str] | None, from_to
     name, texts = _read_texts(guard)
     start = encode(tokenizer, "")  # the special tokens that the model expects at the beginning
     size = max(CHUNK_TOKENS, 2 * from_tokens)
+    size = size if context is None else min(size, context)
     shortest = from_tokens + MIN_PREDICTED
     chunks = []
     for text in texts:

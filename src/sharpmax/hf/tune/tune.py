@@ -43,7 +43,7 @@ from sharpmax.hf.evaluate.tasks import (
     make_prompts,
     resolve_task,
 )
-from sharpmax.hf.model_info import weights_fingerprint
+from sharpmax.hf.model_info import context_length, weights_fingerprint
 from sharpmax.hf.patch.attention import PLAIN
 from sharpmax.hf.patch.layers import evaluation_mode, require_support
 from sharpmax.hf.sharpen import sharpen
@@ -57,11 +57,11 @@ from sharpmax.results.calibration import Head, Law, TaskGain, TextCost
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-STEPS = 140
+STEPS = 150
 LEARNING_RATE = 0.03
 """Falls linearly to 0, after a linear rise over the first `WARM_UP` steps."""
 WARM_UP = 8
-GUARD_WEIGHT = 20.0
+GUARD_WEIGHT = 12.0
 FROM_TOKENS = 128
 LAW = Law(low=0.3, high=3.0)
 
@@ -72,7 +72,7 @@ GUARD_POSITIONS = 160
 """Positions of a chunk at which plain and tuned model are compared; all would take memory."""
 VALIDATE_EVERY = 20
 PATIENCE = 3
-"""Tuning stops after this many validations without a new best one."""
+"""In the second half, tuning stops after this many validations without a new best one."""
 MIN_RATE = 0.01
 """Smaller rates are dropped: at 16 times `from_tokens` they change a head by less than 3 %."""
 GOOD_ENOUGH = 0.01
@@ -167,7 +167,7 @@ def tune(
     steps: int = STEPS,
     learning_rate: float = LEARNING_RATE,
     questions: int | None = None,
-    check_prompts: int = 4,
+    check_prompts: int = 3,
     save_memory: bool = False,
     seed: int = 1,
     name: str | None = None,
@@ -234,7 +234,7 @@ def tune(
     _check_numbers(settings)
     require_language_model(model)
     require_support(model)
-    texts = load_guard(tokenizer, guard, from_tokens)
+    texts = load_guard(tokenizer, guard, from_tokens, context_length(model))
     validation = _validation_prompts(model, tokenizer, settings)
     description = settings.describe(texts)
     checkpoint = Checkpoint(
@@ -506,11 +506,18 @@ class _Tuning:
         return self.settings.max_heads is None or step >= (self.settings.steps + 1) // 2
 
     def _stopped(self) -> bool:
-        """Return whether the last validations were not better than an earlier one."""
-        objectives = [row[3] for row in self.history if self._eligible(row[0])]
-        return len(objectives) > PATIENCE and min(objectives[-PATIENCE:]) > min(
-            objectives[:-PATIENCE]
-        )
+        """Return whether to stop early: nothing gained after half of the steps, or no longer.
+
+        While the learning rate is high, validations go up and down, so that none of the first half
+        counts as the beginning of a decline.
+        """
+        half = self.settings.steps / 2
+        if self.step < half:
+            return False
+        later = [row[3] for row in self.history if row[0] >= half]
+        if min(row[3] for row in self.history) == self.history[0][3]:
+            return len(later) > 0
+        return len(later) > PATIENCE and min(later[-PATIENCE:]) > min(later[:-PATIENCE])
 
     # The result.
 
