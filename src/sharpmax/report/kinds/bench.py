@@ -169,7 +169,8 @@ def describe_generate(result: Result) -> Content:
         Column("Ratio", 2, "lower"),
         Column("Rounds", 0),
     ]
-    rows, ratios = [], []
+    rows: list[list[Any]] = []
+    ratios: list[str] = []
     for tokens, times in bench.times.items():
         plain, calibrated = times["plain"], times["calibrated"]
         text = f"{calibrated.ratio:.2f} ({calibrated.low:.2f} to {calibrated.high:.2f})"
