@@ -309,6 +309,15 @@ def scan_cost(result: Result) -> str:
     return f"{', '.join(parts)}; entropies within {found.largest_difference:.0e}"
 
 
+def generating_cost(result: Result) -> str:
+    found = schemas.GenerateBench.of(result)
+    parts = [
+        f"{ratio.ratio:.2f} ({ratio.low:.2f} to {ratio.high:.2f}) after {int(tokens):,} tokens"
+        for tokens, ratio in ((tokens, row["calibrated"]) for tokens, row in found.times.items())
+    ]
+    return f"{', '.join(parts)}; up to {found.from_tokens} tokens the same bit for bit"
+
+
 def head_training(result: Result) -> str:
     training = schemas.HeadBench.of(result).training
     low, high = training.range

@@ -52,6 +52,10 @@ def sharpen(
     training. The other heads are plain attention. On leaving the block, also by an error, the model
     is what it was before. Blocks may be nested: where two name one head, the later one counts.
 
+    A calibration changes nothing in inputs of at most `from_tokens` tokens: the output of a model
+    that uses SDPA is the same bit for bit. Other policies can promise this too: see
+    `sharpmax.policies.Traits.plain_up_to`.
+
     Args:
         model: A transformers model.
         policy: A `Calibration`, the path of its .json file, the name of one that comes with the

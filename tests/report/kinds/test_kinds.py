@@ -246,3 +246,22 @@ def test_a_calibration_by_its_heads():
     without = calibration.model_copy(update={"heads": ()})
     assert "No head is worth sharpening" in text_of(without)
     assert report.describe(without).verdict.status == "neutral"
+
+
+def test_the_cost_of_generating_by_its_numbers():
+    times = {
+        "64": {"plain": (1.0, 1.0, 1.0, 2000.0), "calibrated": (1.01, 0.99, 1.02, 2020.0)},
+        "1024": {"plain": (1.0, 1.0, 1.0, 4000.0), "calibrated": (1.25, 1.2, 1.3, 5000.0)},
+    }
+    names = ("ratio", "low", "high", "milliseconds")
+    measured = {
+        tokens: {which: dict(zip(names, numbers, strict=True)) for which, numbers in row.items()}
+        for tokens, row in times.items()
+    }
+    result = changed(first_of("bench-generate"), times=measured)
+    text = text_of(result)
+    assert "to the plain model: 1.01 after 64 tokens and 1.25 after 1,024 tokens." in text
+    assert f"Up to {result.config['from_tokens']} tokens the logits are the same bit for" in text
+    rows = table(result, "By the length of the prompt").rows
+    assert [row[:3] for row in rows] == [[64, 2.0, 2.02], [1024, 4.0, 5.0]]
+    assert rows[1][3].text == "1.25 (1.20 to 1.30)"

@@ -170,19 +170,19 @@ def describe_generate(result: Result) -> Content:
         Column("Rounds", 0),
     ]
     rows: list[list[Any]] = []
+    ratios: list[str] = []
     for tokens, times in bench.times.items():
         plain, calibrated = times["plain"], times["calibrated"]
         text = f"{calibrated.ratio:.2f} ({calibrated.low:.2f} to {calibrated.high:.2f})"
         seconds = [plain.milliseconds / 1000, calibrated.milliseconds / 1000]
-        ratio = Cell(calibrated.ratio, text)
-        rows.append([int(tokens), *seconds, ratio, bench.rounds[tokens]])
-    ratios = join([f"{row[3].value:.2f} after {row[0]:,} tokens" for row in rows])
+        rows.append([int(tokens), *seconds, Cell(calibrated.ratio, text), bench.rounds[tokens]])
+        ratios.append(f"{calibrated.ratio:.2f} after {int(tokens):,} tokens")
     return Content(
         what="benchmark",
         title=f"What a calibration costs while generating: {bench.model}",
-        facts=[f"{plural(bench.new_tokens, 'new token')}", plural(bench.threads, "thread")],
+        facts=[plural(bench.new_tokens, "new token"), plural(bench.threads, "thread")],
         sentences=[
-            f"Time with the calibration as a ratio to the plain model: {ratios}.",
+            f"Time with the calibration as a ratio to the plain model: {join(ratios)}.",
             f"Up to {bench.from_tokens:,} tokens the logits are the same bit for bit.",
         ],
         verdict=Verdict("neutral", "Ratios hold for this machine.", command="make bench"),
