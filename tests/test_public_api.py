@@ -88,6 +88,8 @@ HF = {
     "scan": "(model, tokenizer, lengths=None, prompt='max', *, text=None, layers=None, heads=None, "
     "policy=None, seed=0, name=None, notes=(), resume=None, progress=None)",
     "certify": "(model, *, scan=None, name=None, notes=())",
+    "diagnose": "(model, tokenizer, task='lookup', *, lengths=None, prompts=None, questions=None, "
+    "policy=None, seed=0, name=None, notes=(), resume=None, progress=None)",
     "evaluate": "(model, tokenizer, task='lookup', policies=None, *, lengths=None, prompts=None, "
     "questions=None, seed=0, name=None, notes=(), resume=None, progress=None)",
     "calibrate": "(model, tokenizer, task='lookup', *, choose='answers', short=None, long=None, "

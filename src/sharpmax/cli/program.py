@@ -16,7 +16,7 @@ from sharpmax import __version__
 from sharpmax.cli.help_format import Command, Group
 
 COMMANDS = {
-    "Measure": ("demo", "scan", "certify"),
+    "Measure": ("demo", "scan", "diagnose", "certify"),
     "Improve": ("tune", "evaluate", "calibrate", "lm_eval"),
     "Share": ("report", "app"),
     "Reproduce": ("reproduce", "leaderboard", "clrs"),

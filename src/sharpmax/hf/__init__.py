@@ -27,6 +27,7 @@ from sharpmax.hf.scan.scan import Scan, scan
 from sharpmax.hf.sharpen import LengthTemperatureWarning, OtherWeightsWarning, sharpen
 from sharpmax.hf.tune.calibrate import NothingToGain, calibrate
 from sharpmax.hf.tune.calibration import Calibration
+from sharpmax.hf.tune.diagnose import Diagnosis, diagnose
 from sharpmax.hf.tune.tune import TuningStep, tune
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Calibration",
     "Certificate",
     "Condition",
+    "Diagnosis",
     "Evaluation",
     "LengthTemperatureWarning",
     "NothingToGain",
@@ -42,6 +44,7 @@ __all__ = [
     "TuningStep",
     "calibrate",
     "certify",
+    "diagnose",
     "evaluate",
     "forget",
     "load",

@@ -1,7 +1,7 @@
 """Checkpoint files: unfinished work on disk, so that an interrupted job resumes.
 
-`scan`, `evaluate` and `calibrate` take the path of such a file as `resume=`. A resumed job gives
-the same numbers as one that ran through.
+`scan`, `diagnose`, `evaluate` and `calibrate` take the path of such a file as `resume=`. A resumed
+job gives the same numbers as one that ran through.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def forget(path: str | Path) -> None:
     Does nothing if the file does not exist.
 
     Args:
-        path: What was given as `resume=` to `scan`, `evaluate` or `calibrate`.
+        path: What was given as `resume=` to `scan`, `diagnose`, `evaluate` or `calibrate`.
 
     Raises:
         UserError: The file is not a checkpoint.

@@ -125,6 +125,58 @@ class Evaluation(ModelInfo):
         return [row for row in self.rows if row.arm == condition]
 
 
+class NeedleSplit(Schema):
+    """Attention on the token to copy at one length, and the split of what was lost."""
+
+    weight: float
+    ranked_first: float
+    winners: dict[str, float]
+    loss: float
+    dispersion: float
+    ranking: float
+    window: float
+    lost_to: dict[str, float]
+    dispersion_share: float | None
+    dispersion_share_low: float | None
+    dispersion_share_high: float | None
+
+
+class DiagnosisRow(Schema):
+    """One length: the answers, and the means over the retrieval heads if there are any."""
+
+    length: int
+    tokens: int
+    accuracy: Interval
+    split: NeedleSplit | None
+
+
+class RetrievalHead(Schema):
+    """A head that finds the token to copy, and its split at each length."""
+
+    layer: int
+    head: int
+    score: float
+    splits: list[NeedleSplit]
+
+
+class Diagnosis(ModelInfo):
+    """`diagnose`: why answers are lost; the arrays hold every head and question."""
+
+    task: str
+    unit: str
+    lengths: list[int]
+    prompts: int
+    questions: int
+    seed: int
+    policy: dict[str, Any] | None
+    heads: list[int]
+    last_tokens: int
+    min_score: float
+    cause: str
+    rows: list[DiagnosisRow]
+    retrieval_heads: list[RetrievalHead]
+
+
 class CertifiedLayer(Layer):
     """The bounds of a layer's heads, and the tokens from which no weight reaches each share."""
 
@@ -491,6 +543,7 @@ SCHEMAS: dict[str, type[Schema]] = {
     "bench-scan": ScanBench,
     "bench-torch": AttentionBench,
     "certify": Certificate,
+    "diagnose": Diagnosis,
     "evaluate": Evaluation,
     "figure1": Figure1,
     "figure2": AttentionMaps,

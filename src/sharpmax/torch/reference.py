@@ -41,14 +41,10 @@ def attend(
     stats = AttentionStats.from_state(inputs, state, factor)
     if inputs.value is None:
         return None, stats
-    # A hidden logit may be -inf; times a gradient of zero it would make the factor's gradient NaN.
-    sharpened = torch.where(where, logits, 0.0) * factor[..., None]
-    if normaliser is not None:
-        weights = normaliser(logits, where=where, axis=-1).to(inputs.stats_dtype)
-    elif inputs.sinks is None:
-        weights = softmax(sharpened, where=where)
+    if normaliser is None:
+        weights = compute_weights(inputs, logits, where, factor)
     else:
-        weights = _softmax_with_sinks(sharpened, where, inputs.sinks)
+        weights = normaliser(logits, where=where, axis=-1).to(inputs.stats_dtype)
     weights = torch.dropout(weights, inputs.dropout, True)
     output = torch.einsum("bhgqk,bhkd->bhgqd", weights, inputs.value.to(inputs.stats_dtype))
     return inputs.restore_shape(output).to(inputs.query.dtype), stats
@@ -84,6 +80,20 @@ def visible_keys(inputs: Inputs) -> Bool[Tensor, "batch kv_heads group query key
         # Not `>`, which would hide a NaN: it is visible and spoils its row.
         visible = visible & ~(inputs.bias <= torch.finfo(inputs.bias.dtype).min)
     return visible
+
+
+def compute_weights(
+    inputs: Inputs,
+    logits: Float[Tensor, "batch kv_heads group query key"],
+    where: Bool[Tensor, "batch kv_heads group query key"],
+    factor: Float[Tensor, "batch kv_heads group query"],
+) -> Float[Tensor, "batch kv_heads group query key"]:
+    """Return softmax(factor * logits) over visible keys, less what the sinks take."""
+    # A hidden logit may be -inf; times a gradient of zero it would make the factor's gradient NaN.
+    sharpened = torch.where(where, logits, 0.0) * factor[..., None]
+    if inputs.sinks is None:
+        return softmax(sharpened, where=where)
+    return _softmax_with_sinks(sharpened, where, inputs.sinks)
 
 
 def _softmax_with_sinks(

@@ -181,6 +181,36 @@ def test_every_format_of_lookup_says_where_its_answer_is(name):
         assert abs(text.title().index(named) - start) < 40
 
 
+@pytest.mark.parametrize(("name", "length"), [("max", 60), ("passkey", 200), ("lookup", 12)])
+def test_every_place_of_an_answer_and_every_other_number_is_known(name, length):
+    words = tokenizer()
+    for seed in range(20):
+        prompt = make(name, length, seed=seed, words=words)
+        text = CHARACTERS.decode(prompt.context)
+        numbers = [match.span() for match in re.finditer(r"\d+", text)]
+        assert list(prompt.numbers) == numbers
+        number = CHARACTERS.decode(prompt.answers[0]).strip()
+        places = [(start, stop) for start, stop in numbers if text[start:stop] == number]
+        if name == "lookup":  # another name may have the same code, which is not the answer
+            assert prompt.copies == ((),)
+        else:
+            assert [*prompt.needles, *prompt.copies[0]] == places
+    assert name != "passkey" or len(places) == 2
+
+
+def test_the_place_of_a_user_answer_is_known_if_there_is_one(smollm2_tokenizer):
+    def make_prompt(text):
+        task = resolve_task(lambda length, generator: (text, " 123"))
+        return task.make_prompt(smollm2_tokenizer, 1, 1, np.random.default_rng(0))
+
+    prompt = make_prompt("There are 1234 boats and 123 sails. The number of sails is")
+    ((start, stop),) = prompt.needles
+    assert smollm2_tokenizer.decode(prompt.context[start:stop]) == "123"
+    assert len(prompt.numbers) == 2
+    assert make_prompt("123 boats and 123 sails. The number is").needles == ()
+    assert make_prompt("Some boats and some sails. The number is").needles == ()
+
+
 def test_formats_that_are_tuned_on_are_not_among_those_held_back():
     assert not set(TUNING_TASKS) & set(HELD_OUT_TASKS)
     assert len(HELD_OUT_TASKS) >= 4

@@ -49,6 +49,15 @@ def score_answers(model: PreTrainedModel, tokenizer: Any, prompt: TaskPrompt) ->
     """
     with torch.no_grad():
         logits = answer_logits(model, prompt, read_context(model, prompt))
+    return score_logits(tokenizer, prompt, logits)
+
+
+def score_logits(
+    tokenizer: Any,
+    prompt: TaskPrompt,
+    logits: list[Float[Tensor, "answer_plus_one vocabulary"]],
+) -> Scores:
+    """Score answers by the logits of their tokens and of the token after them."""
     right, log_probability = [], []
     for rows, answer in zip(logits, prompt.answers, strict=True):
         log_probabilities = rows.double().log_softmax(-1)

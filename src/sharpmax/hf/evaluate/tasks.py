@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,9 @@ from sharpmax._errors import UserError
 from sharpmax.hf.evaluate.formats import HELD_OUT_FORMATS, TUNING_FORMATS, LookupFormat
 from sharpmax.hf.model_info import context_length
 from sharpmax.hf.scan.prompts import Passkey, check_lengths, encode, maximum_question
+
+TokenRange = tuple[int, int]
+"""The position of the first token, and that of the token after the last."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +36,18 @@ class TaskPrompt:
         answers: The tokens of each right answer.
         needles: Where the context has each answer, as a range of tokens; empty if the task does
             not say it, or the tokenizer does not say which characters its tokens hold.
+        copies: Further places where the context has each answer, as ranges of tokens; empty if
+            there are none.
+        numbers: Where the context has a number, as ranges of tokens: the needles, their copies and
+            every number that is not asked for. Empty if `needles` is.
     """
 
     context: tuple[int, ...]
     questions: tuple[tuple[int, ...], ...]
     answers: tuple[tuple[int, ...], ...]
-    needles: tuple[tuple[int, int], ...] = ()
+    needles: tuple[TokenRange, ...] = ()
+    copies: tuple[tuple[TokenRange, ...], ...] = ()
+    numbers: tuple[TokenRange, ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -162,7 +172,10 @@ def _task_from_function(function: UserTask) -> Task:
         tokenizer: Any, length: int, questions: int, generator: np.random.Generator
     ) -> TaskPrompt:
         _require_one_question(name, questions)
-        return _tokenize(tokenizer, [function(length, generator)])
+        text, answer = function(length, generator)
+        places = _find_number(text, answer)
+        # Of several places only the user knows which ones give the answer.
+        return _tokenize(tokenizer, [(text, answer)], [places] if len(places) == 1 else [])
 
     return Task(name, "length", (), (), (), (), 200, 1, make_prompt)
 
@@ -170,7 +183,7 @@ def _task_from_function(function: UserTask) -> Task:
 def _tokenize(
     tokenizer: Any,
     pairs: Sequence[tuple[str, str]],
-    needles: Sequence[tuple[int, int]] = (),
+    places: Sequence[Sequence[tuple[int, int]]] = (),
 ) -> TaskPrompt:
     """Return the prompt of these (text with question, answer); their common start is the context.
 
@@ -180,32 +193,64 @@ def _tokenize(
     Args:
         tokenizer: The model's tokenizer.
         pairs: Each question with the text before it, and its answer.
-        needles: Where each text has its answer, as a range of characters.
+        places: Where each text has its answer, as ranges of characters: the needle, then copies.
     """
     texts = [encode(tokenizer, text) for text, _ in pairs]
     sequences = [encode(tokenizer, text + answer) for text, answer in pairs]
     starts = [_common_prefix([text, both]) for text, both in zip(texts, sequences, strict=True)]
     # The last token of each question predicts the first of the answer, so it is never shared.
     shared = min(_common_prefix(sequences) if len(pairs) > 1 else min(starts), min(starts) - 1)
-    ranges = [
-        _token_range(tokenizer, text, needle)
-        for (text, _), needle in zip(pairs, needles, strict=bool(needles))
-        if getattr(tokenizer, "is_fast", False)  # others do not say which characters a token holds
-    ]
     return TaskPrompt(
         tuple(sequences[0][:shared]),
         tuple(tuple(row[shared:start]) for row, start in zip(sequences, starts, strict=True)),
         tuple(tuple(row[start:]) for row, start in zip(sequences, starts, strict=True)),
-        tuple(ranges) if len(ranges) == len(pairs) else (),
+        **_locate(tokenizer, pairs[0][0], shared, places),
     )
 
 
-def _token_range(tokenizer: Any, text: str, needle: tuple[int, int]) -> tuple[int, int]:
-    """Return the range of tokens that hold these characters of a text."""
-    offsets = tokenizer(text, return_offsets_mapping=True, verbose=False)["offset_mapping"]
-    first, after = needle
+def _locate(
+    tokenizer: Any, text: str, shared: int, places: Sequence[Sequence[tuple[int, int]]]
+) -> dict[str, Any]:
+    """Return `needles`, `copies` and `numbers` of a prompt, as far as they can be known."""
+    offsets = _offsets(tokenizer, text)
+    if not places or not offsets:
+        return {}
+    offsets = offsets[:shared]
+    ranges = [[_token_range(offsets, place) for place in question] for question in places]
+    # All or nothing: a needle that is not in the context cannot be found there.
+    if not all(place for question in ranges for place in question):
+        return {}
+    numbers = (_token_range(offsets, match.span()) for match in re.finditer(r"\d+", text))
+    return {
+        "needles": tuple(question[0] for question in ranges),
+        "copies": tuple(tuple(question[1:]) for question in ranges),
+        "numbers": tuple(place for place in numbers if place),
+    }
+
+
+def _offsets(tokenizer: Any, text: str, *, special_tokens: bool = True) -> list[tuple[int, int]]:
+    """Return which characters of a text each token holds; nothing if the tokenizer cannot say."""
+    if not getattr(tokenizer, "is_fast", False):
+        return []
+    encoding = tokenizer(
+        text, add_special_tokens=special_tokens, return_offsets_mapping=True, verbose=False
+    )
+    return list(encoding["offset_mapping"])
+
+
+def _token_range(offsets: Sequence[tuple[int, int]], place: tuple[int, int]) -> TokenRange | None:
+    """Return the range of tokens that hold these characters; None if no token holds the last."""
+    first, after = place
     held = [index for index, (start, stop) in enumerate(offsets) if start < after and stop > first]
+    if not held or offsets[held[-1]][1] < after:
+        return None
     return held[0], held[-1] + 1
+
+
+def _find_number(text: str, number: str) -> list[tuple[int, int]]:
+    """Return where a text has this whole number, as ranges of characters."""
+    pattern = rf"(?<!\d){re.escape(number.strip())}(?!\d)"
+    return [match.span() for match in re.finditer(pattern, text)]
 
 
 def _common_prefix(sequences: Sequence[list[int]]) -> int:
@@ -227,7 +272,8 @@ def make_max_prompt(
     """Ask for the largest of `length` numbers, in the words of the paper's Figure 3."""
     _require_one_question("max", questions)
     numbers = generator.integers(0, 1000, size=length)
-    return _tokenize(tokenizer, [(maximum_question(numbers), f" {numbers.max()}")])
+    text, answer = maximum_question(numbers), f" {numbers.max()}"
+    return _tokenize(tokenizer, [(text, answer)], [_find_number(text, answer)])
 
 
 def make_passkey_prompt(
@@ -240,10 +286,17 @@ def make_passkey_prompt(
     context = passkey.tokens(length, depth)[: length - len(passkey.question)]
     question_and_answer = encode(tokenizer, f"{Passkey.QUESTION} {key}", special_tokens=False)
     start = _common_prefix([passkey.question, question_and_answer])
+    needle, first = Passkey.NEEDLE.format(key=key), passkey.needle_start(length, depth)
+    offsets = _offsets(tokenizer, needle, special_tokens=False)
+    ranges = [_token_range(offsets, place) for place in _find_number(needle, str(key))]
+    places = [(first + place[0], first + place[1]) for place in ranges if place]
     return TaskPrompt(
         tuple(context),
         (tuple(question_and_answer[:start]),),
         (tuple(question_and_answer[start:]),),
+        tuple(places[:1]),
+        (tuple(places[1:]),) if places else (),
+        tuple(places),
     )
 
 
@@ -253,7 +306,7 @@ def _lookup_task(lookup: LookupFormat) -> Task:
     ) -> TaskPrompt:
         text, asked = lookup.make(length, questions, generator)
         pairs = [(text + question.text, question.answer) for question in asked]
-        return _tokenize(tokenizer, pairs, [question.needle for question in asked])
+        return _tokenize(tokenizer, pairs, [[question.needle] for question in asked])
 
     # Filler makes the lines of a text about three times as long.
     tuning = (8, 12, 16) if lookup.filler else (16, 24, 32, 40)

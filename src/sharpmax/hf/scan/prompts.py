@@ -201,6 +201,7 @@ def _function_prompt(function: PromptFunction, tokenizer: Any) -> Prompt:
 class Passkey:
     """The parts of a text that hides a number in filler, as tokens."""
 
+    NEEDLE: ClassVar[str] = "\nThe passkey is {key}. Remember it: {key} is the passkey.\n"
     QUESTION: ClassVar[str] = "\nWhat is the passkey? The passkey is"
 
     start: list[int]
@@ -211,7 +212,7 @@ class Passkey:
     @staticmethod
     def create(tokenizer: Any, key: int) -> Passkey:
         start = "There is a passkey hidden in this text. Remember it.\n"
-        needle = f"\nThe passkey is {key}. Remember it: {key} is the passkey.\n"
+        needle = Passkey.NEEDLE.format(key=key)
         return Passkey(
             encode(tokenizer, start),
             *(
@@ -225,6 +226,10 @@ class Passkey:
         """The number of tokens of a text without filler."""
         return len(self.start) + len(self.needle) + len(self.question)
 
+    def needle_start(self, length: int, depth: float) -> int:
+        """Return the position of the needle's first token."""
+        return len(self.start) + round(depth * (length - self.min_length))
+
     def tokens(self, length: int, depth: float) -> list[int]:
         """Return exactly `length` tokens, with the needle at this share of the filler."""
         room = length - self.min_length
@@ -233,7 +238,7 @@ class Passkey:
                 f"a passkey prompt has at least {self.min_length} tokens, got length {length}"
             )
         filler = self.filler * (room // len(self.filler) + 1)
-        before = round(depth * room)
+        before = self.needle_start(length, depth) - len(self.start)
         return [
             *self.start,
             *filler[:before],

@@ -1,0 +1,110 @@
+"""`sharpmax diagnose`: find out why a model loses answers as its input grows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sharpmax._files import refuse_overwriting
+from sharpmax.cli.options import (
+    CONDITION_HELP,
+    AllowPickle,
+    Device,
+    Dtype,
+    Model,
+    Out,
+    Overwrite,
+    Task,
+    TrustRemoteCode,
+    load_model,
+    parse_condition,
+    parse_range_option,
+)
+from sharpmax.cli.output import print_written, result_files, save_result
+from sharpmax.cli.progress import progress_bar
+
+
+def diagnose(
+    model: Model = "smollm2",
+    task: Task = "lookup",
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Diagnose the model while this sharpens it: {CONDITION_HELP}", metavar="POLICY"
+        ),
+    ] = None,
+    lengths: Annotated[
+        str | None,
+        typer.Option(
+            help="Prompt lengths, such as 8,16,32,64: names for lookup, tokens for passkey, "
+            "numbers for max. Heads are chosen at the shortest. Default: depends on the task.",
+            metavar="LIST",
+        ),
+    ] = None,
+    prompts: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of prompts per length. Default: enough for 96 questions.",
+            metavar="N",
+            min=1,
+        ),
+    ] = None,
+    questions: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of questions per prompt, for lookup. Default: 8.", metavar="N", min=1
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed for the prompts.", metavar="N", min=0)] = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    out: Out = Path("diagnose"),
+    overwrite: Overwrite = False,
+    allow_pickle: AllowPickle = False,
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Find out why a model loses answers as inputs grow.
+
+    Measures, per head, the weight of the token to copy and what is ranked first. Says how much of
+    the loss is dispersion, which sharpening can undo, and how much is ranking. Writes the result
+    and a picture. Interrupted diagnoses resume when you run the same command again.
+    """
+    # Imported late so that `sharpmax --help` does not wait for a framework.
+    from sharpmax import report
+    from sharpmax.hf import diagnose, forget
+    from sharpmax.hf.evaluate.tasks import resolve_task
+
+    resolve_task(task)
+    stem = out / "diagnose"
+    refuse_overwriting(result_files(stem), overwrite)
+    selected_lengths = parse_range_option("--lengths", lengths)
+    condition = None if policy is None else parse_condition(policy)[1]
+    loaded = load_model(
+        model,
+        device=device,
+        dtype=dtype,
+        allow_pickle=allow_pickle,
+        trust_remote_code=trust_remote_code,
+    )
+    checkpoint = stem.with_suffix(".part.json")
+    with progress_bar("diagnosing") as progress:
+        result = diagnose(
+            loaded.model,
+            loaded.tokenizer,
+            task,
+            lengths=selected_lengths,
+            prompts=prompts,
+            questions=questions,
+            policy=condition,
+            seed=seed,
+            name=loaded.name,
+            notes=loaded.notes,
+            resume=checkpoint,
+            progress=progress,
+        )
+    written = save_result(result, stem, overwrite)
+    forget(checkpoint)
+    report.show(result)
+    print_written(written)
