@@ -26,7 +26,7 @@ from sharpmax.hf.sampling import AdaptiveTemperatureLogitsProcessor
 from sharpmax.hf.scan.scan import Scan, scan
 from sharpmax.hf.sharpen import LengthTemperatureWarning, OtherWeightsWarning, sharpen
 from sharpmax.hf.tune.calibrate import NothingToGain, calibrate
-from sharpmax.hf.tune.calibration import Calibration
+from sharpmax.hf.tune.calibration import Calibration, shipped_calibrations
 from sharpmax.hf.tune.diagnose import Diagnosis, diagnose
 from sharpmax.hf.tune.tune import TuningStep, tune
 
@@ -51,6 +51,7 @@ __all__ = [
     "register",
     "scan",
     "sharpen",
+    "shipped_calibrations",
     "tune",
 ]
 

@@ -214,7 +214,8 @@ class Measure:
     values: Sequence[Numbers]
     digits: int
     unit: str = ""
-    scale: Scale = "linear"
+    scale: Scale | Literal["signed"] = "linear"
+    """`signed`: colours that tell negative from positive numbers."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from sharpmax.hf import Evaluation
 from sharpmax.results import Result
 
 
@@ -41,20 +42,27 @@ def test_figure_3_of_another_model(model_folder, tmp_path, succeed, fail):
 
 
 def test_demo_refuses_before_it_writes_anything(tmp_path, fail):
-    (tmp_path / "figure3.svg").touch()
-    assert "figure3.svg exists already" in fail("demo", "--out", tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["figure3.svg"]
+    (tmp_path / "demo.html").touch()
+    assert "demo.html exists already" in fail("demo", "--out", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["demo.html"]
 
 
 @pytest.mark.slow
-def test_demo_scans_a_real_model(tmp_path, succeed):
+def test_demo_shows_the_loss_and_the_fix_on_a_real_model(tmp_path, succeed):
     out = succeed("demo", "--out", tmp_path).out
     scan = Result.load(tmp_path / "scan.json")
     assert scan.config["lengths"] == [8, 16, 32, 64, 128, 256, 512]
     assert scan.arrays["last_entropy"].shape == (7, 30, 9)
     assert f"{scan.arrays['last_entropy'][-1].mean():.2f}" in out
-    first_block = Result.load(tmp_path / "figure3.json").measurements["mean_entropy"]
-    assert " ".join(f"{nats:.2f}" for nats in first_block) in out
-    for name in ("scan.png", "scan.svg", "scan.html", "figure3.png", "figure3.svg"):
+    evaluation = Evaluation.load(tmp_path / "evaluate_lookup.json")
+    assert evaluation.conditions == ["plain", "tuned"]
+    for length in (32, 64):
+        compared = evaluation.row(length, "tuned")["compared"]
+        # 48 questions: less than half of the gain that was measured on hundreds.
+        assert compared["difference"] > 0.25
+        assert f"{100 * evaluation.row(length, 'tuned')['accuracy']['mean']:.1f}" in out
+    page = (tmp_path / "demo.html").read_text("utf-8")
+    assert page.index("evaluation on lookup") < page.index("Slope of each head")
+    for name in ("scan.png", "scan.html", "evaluate_lookup.png"):
         assert (tmp_path / name).stat().st_size > 0
     assert not list(tmp_path.glob("*part*"))

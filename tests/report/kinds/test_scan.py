@@ -12,7 +12,6 @@ from report.pages import Page, html_of_a_scan, tiny
 from report.synthetic import changed, scan, without_head
 from sharpmax import UserError, report
 from sharpmax.report.blocks import Table
-from sharpmax.report.kinds.scan import heads_to_try
 from sharpmax.report.kinds.scan_view import ScanView
 from sharpmax.report.numbers import join_numbers
 from sharpmax.results import Result
@@ -66,20 +65,12 @@ def test_entropy_and_the_steepest_head_are_those_of_the_data():
     assert f"{2**steepest:.1f} times as many tokens (slope {steepest:.2f};" in text
 
 
-def test_the_heads_to_try_disperse():
-    result = scan()
-    layers, heads = heads_to_try(ScanView.of(result))
-    labels = result.measurements["labels"]
-    most = max(row.count("disperses") for row in labels)
-    assert heads
-    assert most in [labels[layer].count("disperses") for layer in layers]
-    assert {labels[layer][head] for layer in layers for head in heads} == {"disperses"}
-    verdict = report.describe(result).verdict
+def test_a_model_with_dispersing_heads_is_advised_to_tune():
+    verdict = report.describe(scan()).verdict
     assert verdict.status == "mixed"
-    assert f"sharpen(model, layers={layers}, heads={heads})" in verdict.command
+    assert verdict.command == "sharpmax tune MODEL"
     text = Page(html_of_a_scan()).text
-    assert f"sharpen(model, layers={layers}, heads={heads})" in text
-    assert "Only your own task can say" in text
+    assert "sharpmax tune MODEL" in text
     assert "makes language models worse" in text
 
 

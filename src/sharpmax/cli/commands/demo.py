@@ -1,4 +1,4 @@
-"""`sharpmax demo`: scan a real model, print its tables, draw Figure 3 and write the report."""
+"""`sharpmax demo`: see a model lose focus on long prompts, and get its answers back."""
 
 from __future__ import annotations
 
@@ -8,33 +8,50 @@ import typer
 
 from sharpmax._files import refuse_overwriting
 from sharpmax.cli.commands import scan
-from sharpmax.cli.commands.reproduce import run_experiment
 from sharpmax.cli.options import Out, Overwrite, load_model
-from sharpmax.cli.output import print_written, result_files
+from sharpmax.cli.output import print_written, result_files, save_result
+from sharpmax.cli.progress import print_status, progress_bar
+
+LENGTHS = (16, 32, 64)
+PROMPTS, QUESTIONS = 6, 8
 
 
 def demo(out: Out = Path("demo"), overwrite: Overwrite = False) -> None:
-    """Scan SmolLM2, a small language model, as a first example.
+    """Watch SmolLM2, a small language model, forget names in long lists, and fix it.
 
-    Prints which heads spread over more tokens as the prompt grows, and writes an HTML report and
-    the paper's Figure 3 for this model.
+    Measures which heads spread over more tokens as the prompt grows. Then asks for one code among
+    16, 32 and 64 names, plain and with the calibration that `sharpmax tune` learned for this model.
+    Writes an HTML report that leads with the answers.
     """
-    refuse_overwriting([*scan.scan_files(out), *result_files(out / "figure3")], overwrite)
-    # Imported late so that `sharpmax --help` does not wait for it.
-    from sharpmax import report
+    page = out / "demo.html"
+    evaluation_files = result_files(out / "evaluate_lookup")
+    refuse_overwriting([*scan.scan_files(out), *evaluation_files, page], overwrite)
+    # Imported late so that `sharpmax --help` does not wait for a framework.
+    from sharpmax import hf, report
 
-    result = scan.run_scan(load_model("smollm2"), out, "max")
-    written = scan.save_scan(result, out, overwrite)
-    report.show(result)
-    figure, figure_files = run_experiment("figure3", out, overwrite)
-    entropies = " ".join(f"{nats:.2f}" for nats in figure.measurements["mean_entropy"])
-    lengths = " ".join(map(str, figure.config["lengths"]))
-    typer.echo(
-        "effective: the number of tokens that a head spreads over, exp(entropy).\n"
-        "largest: its largest weight. sink: the weight of the first token.\n"
-        "slope: the growth of entropy, as above.\n"
-        "In the first block most heads spread over everything, as in the paper's Figure 3:\n"
-        f"mean entropy {entropies} nats with {lengths} numbers.\n"
-    )
-    print_written([*written, *figure_files])
-    typer.echo(f"Open {out / 'scan.html'} in a browser.")
+    loaded = load_model("smollm2")
+    scanned = scan.run_scan(loaded, out, "max")
+    written = scan.save_scan(scanned, out, overwrite)
+    print_status(f"asking {PROMPTS * QUESTIONS} questions at each of {len(LENGTHS)} lengths, twice")
+    checkpoint = out / "evaluate_lookup.part.json"
+    with progress_bar("evaluating") as progress:
+        evaluation = hf.evaluate(
+            loaded.model,
+            loaded.tokenizer,
+            "lookup",
+            {"tuned": "smollm2"},
+            lengths=LENGTHS,
+            prompts=PROMPTS,
+            questions=QUESTIONS,
+            name=loaded.name,
+            notes=loaded.notes,
+            resume=checkpoint,
+            progress=progress,
+        )
+    written += save_result(evaluation, out / "evaluate_lookup", overwrite)
+    hf.forget(checkpoint)
+    written.append(report.write([evaluation, scanned], page, overwrite=overwrite))
+    report.show(scanned)
+    report.show(evaluation)
+    print_written(written)
+    typer.echo(f"Open {page} in a browser. Next, your own model: sharpmax tune MODEL")

@@ -50,7 +50,9 @@ def checkpointed_layers(model: PreTrainedModel) -> Iterator[None]:
     try:
         for block in blocks:
             block.training = block.gradient_checkpointing = True
-            block._gradient_checkpointing_func = functools.partial(checkpoint, use_reentrant=False)
+            vars(block)["_gradient_checkpointing_func"] = functools.partial(
+                checkpoint, use_reentrant=False
+            )
         yield
     finally:
         for block, values in before:

@@ -88,7 +88,7 @@ Tasks = Sequence[str | Task | UserTask] | Mapping[str | Task | UserTask, Sequenc
 
 
 class TuningStep(NamedTuple):
-    """What `tune` reports while it runs.
+    """Tell how far `tune` is, and what it has gained.
 
     Attributes:
         share: The finished share of the work, from 0 to 1.
@@ -228,8 +228,8 @@ def tune(
         *resolve_tasks(tasks, held_out),
         _check_questions(questions, save_memory),
         steps,
-        learning_rate,
-        guard_weight,
+        float(learning_rate),
+        float(guard_weight),
         from_tokens,
         max_heads,
         check_prompts,
@@ -480,7 +480,7 @@ class Tuning:
                 "--dtype float32, or a smaller learning rate"
             )
         if loss.requires_grad:  # not if all rows see at most `from_tokens` tokens
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
 
     def _keep_largest(self, count: int) -> None:
         """Drop all heads but those with the largest rates."""

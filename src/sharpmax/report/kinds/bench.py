@@ -169,7 +169,7 @@ def describe_generate(result: Result) -> Content:
         Column("Ratio", 2, "lower"),
         Column("Rounds", 0),
     ]
-    rows = []
+    rows: list[list[Any]] = []
     for tokens, times in bench.times.items():
         plain, calibrated = times["plain"], times["calibrated"]
         text = f"{calibrated.ratio:.2f} ({calibrated.low:.2f} to {calibrated.high:.2f})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from sharpmax.report.blocks import (
     Axis,
@@ -238,7 +238,9 @@ def _map(calibration: Calibration) -> Heads:
         for head in calibration.heads:
             values[head.layer][head.head] = getattr(head, key)
         if any(value is not None for row in values for value in row):
-            measures.append(Measure(key, name, values, digits, unit))
+            signed = any(value is not None and value < 0 for row in values for value in row)
+            scale: Literal["signed", "linear"] = "signed" if signed else "linear"
+            measures.append(Measure(key, name, values, digits, unit, scale))
     first = max(calibration.heads, key=lambda head: (head.benefit or 0, abs(head.rate)))
     return Heads(
         title="Map of heads",

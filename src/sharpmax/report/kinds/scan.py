@@ -40,8 +40,6 @@ VERBS = {
 LETTERS = {"sink": "s", "local": "l", "uniform": "u"}
 """Marks of labels in the picture's map."""
 
-MOST_LAYERS = 3
-"""A first try names few layers, so that what helps can be told from what harms."""
 STEEPEST = 8
 """Heads in the table of the steepest."""
 
@@ -147,26 +145,6 @@ def steepest(heads: Sequence[Head]) -> Head | None:
 # What to do.
 
 
-def heads_to_try(view: ScanView) -> tuple[list[int], list[int]] | None:
-    """Return layers, and heads that disperse in each of them, to sharpen first.
-
-    The layers with most dispersing heads: one, two or three, whichever names most heads. None if no
-    head disperses.
-    """
-    layers = _layers_by_count(view.dispersing)
-    by_layer = {
-        layer: {head.head for head in view.dispersing if head.layer == layer} for layer in layers
-    }
-    choices = [
-        (layers[:count], set.intersection(*(by_layer[layer] for layer in layers[:count])))
-        for count in range(1, min(MOST_LAYERS, len(layers)) + 1)
-    ]
-    if not choices:
-        return None
-    chosen, heads = max(choices, key=lambda choice: len(choice[0]) * len(choice[1]))
-    return sorted(chosen), sorted(heads)
-
-
 def _verdict(view: ScanView) -> Verdict:
     details = []
     if view.scan.policy:
@@ -175,24 +153,19 @@ def _verdict(view: ScanView) -> Verdict:
             "a scan of the same model without it."
         )
     warning = "Sharpening every head with the paper's polynomial makes language models worse."
-    choice = heads_to_try(view)
-    if choice is None:
+    if not view.dispersing:
         details.append("Longer inputs may show otherwise.")
         return Verdict("good", "No head disperses over these lengths.", [*details, warning])
-    layers, heads = choice
-    where = "it" if len(layers) == 1 else "each of these layers"
     details += [
-        "Dispersing is not a fault by itself: a head may be there to average. If your task needs "
-        "this model to stay sharp on long inputs, try a few of the heads that disperse first. "
-        f"Every head named here disperses in {where}.",
-        f"Only your own task can say whether it helps. {warning}",
+        "Dispersing is not a fault by itself: a head may be there to average. Which heads to "
+        "sharpen, and by how much, is learned from questions with known answers.",
+        warning,
     ]
     return Verdict(
         "mixed",
         f"{len(view.dispersing)} of {plural(len(view.heads), 'head')} lose focus as inputs grow.",
         details,
-        command=f"with sharpmax.hf.sharpen(model, layers={layers}, heads={heads}):\n"
-        "    ...  # your task",
+        command="sharpmax tune MODEL",
     )
 
 

@@ -61,6 +61,8 @@ SETTINGS: Any = {
 }
 DASHES: dict[str, Any] = {"solid": "-", "dash": (0, (5, 3)), "dot": (0, (1.3, 2)), "none": "none"}
 COLOUR_MAP = "viridis"
+SIGNED_COLOUR_MAP = "RdBu_r"
+"""For numbers of either sign: 0 is nearly white."""
 
 ROW_WIDTH = 15.0
 """Blocks stand side by side up to this width, in inches."""
@@ -397,11 +399,15 @@ def _heads(figure: SubFigure, block: Heads) -> None:
     axes = figure.subplots()
     axes.set_facecolor(LIGHT["absent"])
     norm: colors.Normalize
-    if measure.scale == "log":
+    colour_map = COLOUR_MAP
+    if measure.scale == "signed":
+        end = np.abs(values).max()
+        norm, colour_map = colors.Normalize(-end, end), SIGNED_COLOUR_MAP
+    elif measure.scale == "log":
         norm = colors.LogNorm(values.min(), values.max())
     else:
         norm = colors.Normalize(min(0.0, values.min()), values.max())
-    image = axes.imshow(values, cmap=COLOUR_MAP, norm=norm, aspect="auto", interpolation="nearest")
+    image = axes.imshow(values, cmap=colour_map, norm=norm, aspect="auto", interpolation="nearest")
     for (row, column), letter in block.marks.items():
         light = not norm(values[row, column]) > 0.6
         colour = "white" if light else LIGHT["ink"]

@@ -8,15 +8,29 @@ const VIRIDIS = [
   [34, 168, 132], [68, 191, 112], [122, 209, 81], [189, 223, 38], [253, 231, 37],
 ];
 
-function viridisNumbers(share) {
-  const place = Math.min(Math.max(share, 0), 1) * (VIRIDIS.length - 1);
-  const below = Math.min(Math.floor(place), VIRIDIS.length - 2);
+// Matplotlib's RdBu_r at eleven even steps, for numbers of either sign: 0 is nearly white.
+const SIGNED = [
+  [5, 48, 97], [32, 101, 171], [67, 147, 195], [144, 196, 221], [209, 229, 240], [247, 246, 246],
+  [253, 219, 199], [243, 164, 129], [214, 96, 77], [177, 24, 43], [103, 0, 31],
+];
+
+function interpolate(steps, share) {
+  const place = Math.min(Math.max(share, 0), 1) * (steps.length - 1);
+  const below = Math.min(Math.floor(place), steps.length - 2);
   const part = place - below;
-  return VIRIDIS[below].map((low, i) => Math.round(low + part * (VIRIDIS[below + 1][i] - low)));
+  return steps[below].map((low, i) => Math.round(low + part * (steps[below + 1][i] - low)));
+}
+
+function viridisNumbers(share) {
+  return interpolate(VIRIDIS, share);
 }
 
 function viridis(share) {
   return `rgb(${viridisNumbers(share).join(",")})`;
+}
+
+function signedColour(share) {
+  return `rgb(${interpolate(SIGNED, share).join(",")})`;
 }
 
 // A line needs contrast with the page, so each scheme leaves out the end near its background.

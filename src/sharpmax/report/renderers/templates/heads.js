@@ -26,8 +26,13 @@ function makeHeads(box) {
     const one = statistic();
     const all = everyNumber(data.values[one.key]);
     const log = one.scale === "log";
+    const value = (row, column) => valueOf(one, row, column);
+    if (one.scale === "signed") {
+      const end = largest(all.map(Math.abs));
+      return { log, ends: [-end, end], colour: signedColour, value };
+    }
     const ends = all.length ? [log ? smallest(all) : Math.min(0, smallest(all)), largest(all)] : [0, 1];
-    return { log, ends, value: (row, column) => valueOf(one, row, column) };
+    return { log, ends, colour: viridis, value };
   }
 
   function text(row, column) {
@@ -39,9 +44,9 @@ function makeHeads(box) {
   function draw() {
     map.draw();
     const one = statistic();
-    const { ends, log } = shown();
+    const { ends, log, colour } = shown();
     const said = ends.map((end) => (one.scale === "power" ? power(end) : fixed(end, one.digits)));
-    rampLegend(ui.legend, said, log ? "logarithmic" : "");
+    rampLegend(ui.legend, said, log ? "logarithmic" : "", colour);
   }
 
   function select(row, column) {

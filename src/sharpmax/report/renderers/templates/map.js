@@ -65,7 +65,7 @@ function makeMap(box, data, { select, shown, text, readout, labelOf }) {
       const value = now.value === null ? null : now.value(row, column);
       made.className = now.value === null ? "label" : value === null ? "unknown" : "";
       const share = high > low ? (along(value) - low) / (high - low) : 0.5;
-      made.style.background = value === null ? "" : viridis(share);
+      made.style.background = value === null ? "" : (now.colour ?? viridis)(share);
       const place = `layer ${data.layers[row].index}, head ${data.heads[column]}`;
       made.setAttribute("aria-label", `${place}: ${text(row, column)}`);
     }));
@@ -111,9 +111,9 @@ function grid(data, cells) {
 }
 
 // The colour scale and its ends.
-function rampLegend(box, [low, high], note) {
+function rampLegend(box, [low, high], note, colour = viridis) {
   const bar = element("span", { className: "ramp" });
-  bar.style.background = ramp((i, steps) => viridis(i / (steps - 1)));
+  bar.style.background = ramp((i, steps) => colour(i / (steps - 1)));
   const texts = [low, high, note && `(${note})`].map((text) => element("span", {}, text));
   box.replaceChildren(texts[0], bar, ...texts.slice(1));
 }
