@@ -37,6 +37,8 @@ NAMES = {
 }
 SHOWN_LENGTH = 64
 """The number of names that the sentences are about, if it was measured."""
+TERMINAL_LENGTHS = (32, 64, 128)
+"""A terminal has room for a few columns."""
 SHOWN_HEADS = 12
 
 
@@ -101,20 +103,27 @@ def _gain(comparison: schemas.TuneComparison) -> list[str]:
     text += f" correctly and the tuned one {share(right['tune'])} %"
     seeds = [right[seed] for seed in SEEDS if seed in right]
     if len(seeds) > 1:
-        text += f" ({len(seeds)} seeds: {share(min(seeds))} to {share(max(seeds))} %)"
+        text += f" (mean of {len(seeds)} seeds: {share(min(seeds))} to {share(max(seeds))} %)"
+    sentences = [f"{text}."]
     others = [name for name in ("lora-8", "lora-1", "calibrate") if name in right]
     if others:
         listed = join([f"{share(right[name])} % with {_name(name)}" for name in others])
-        text += f", against {listed}"
-    sentences = [f"{text}."]
-    harmful = [
-        _name(name)
-        for name in ("paper", "log-length:128")
-        if name in right and right[name] < right["plain"]
-    ]
+        sentences.append(f"Of the same questions, {listed} are answered correctly.")
+    harmful = []
+    for name in ("paper", "log-length:128"):
+        row = comparison.row(cell, name)
+        if row is not None and row.compared is not None and _is_clear(row.compared, -1):
+            harmful.append(_name(name))
     if harmful:
-        sentences.append(f"Sharpening all heads alike does not help: {join(harmful)} lose answers.")
+        sentences.append(
+            f"Sharpening all heads alike does harm: fewer answers are right with {join(harmful)}."
+        )
     return sentences
+
+
+def _is_clear(change: schemas.Change, sign: int) -> bool:
+    """Return whether a change in this direction is significant."""
+    return change.difference * sign > 0 and change.p_adjusted < 0.05
 
 
 def _transfer(comparison: schemas.TuneComparison) -> list[str]:
@@ -131,7 +140,7 @@ def _transfer(comparison: schemas.TuneComparison) -> list[str]:
         return []
     return [
         f"In formats that were not tuned on, with {lengths[-1]} names, the plain model answers "
-        f"{share(right['plain'])} % correctly: {join(listed)}."
+        f"{share(right['plain'])} % correctly, against {join(listed)}."
     ]
 
 
@@ -144,7 +153,10 @@ def _cost(comparison: schemas.TuneComparison) -> list[str]:
             listed.append(f"{change:+.2f} % with {_name(condition)}")
     if not listed:
         return []
-    return [f"Essays that no condition has seen cost {join(listed)} nats per token."]
+    return [
+        "On essays that no condition has seen, nats per token change by "
+        f"{join(listed)} (lower is better)."
+    ]
 
 
 def _short(comparison: schemas.TuneComparison) -> list[str]:
@@ -173,8 +185,9 @@ def _heads(comparison: schemas.TuneComparison) -> list[str]:
     sentences = []
     agreements = [value for value in heads.between_seeds.values() if value is not None]
     if agreements:
+        agree = "agree" if min(agreements) >= 0.5 else "agree only in part"
         sentences.append(
-            "Seeds agree on which heads to change: the rank correlation of their rates is "
+            f"Seeds {agree} on which heads to change: the rank correlation of their rates is "
             f"{min(agreements):.2f} to {max(agreements):.2f}."
         )
     if heads.size_with_score is not None and heads.retrieval_size is not None:
@@ -195,9 +208,8 @@ def _verdict(comparison: schemas.TuneComparison) -> Verdict | None:
     ]
     if not rows:
         return None
-    clear = [row.tuned_compared for row in rows if row.tuned_compared]
-    better = sum(change.difference > 0 and change.p_adjusted < 0.05 for change in clear)
-    worse = sum(change.difference < 0 and change.p_adjusted < 0.05 for change in clear)
+    changes = [row.tuned_compared for row in rows if row.tuned_compared]
+    better, worse = (sum(_is_clear(change, sign) for change in changes) for sign in (1, -1))
     sentence = (
         f"Against {_name(LORA)}, tuning is clearly better in {better} of {len(rows)} cells and "
         f"clearly worse in {worse}."
@@ -265,9 +277,15 @@ def _accuracy_table(comparison: schemas.TuneComparison) -> Table:
     pools = sorted({row.length for row in comparison.rows if row.pooled})
     passkeys = sorted({row.length for row in comparison.rows if row.group == "passkey"})
     cells = [
-        *((f"lookup-{n}", f"{n} names", str(n)) for n in _lookup_lengths(comparison)),
-        *((f"held-out-{n}", f"other formats, {n}", f"other {n}") for n in pools),
-        *((f"passkey-{n}", f"passkey, {n:,} tokens", "key") for n in passkeys),
+        *(
+            (f"lookup-{n}", f"{n} names", f"{n} names" if n in TERMINAL_LENGTHS else "")
+            for n in _lookup_lengths(comparison)
+        ),
+        *(
+            (f"held-out-{n}", f"other formats, {n}", f"other, {n}" if n == pools[-1] else "")
+            for n in pools
+        ),
+        *((f"passkey-{n}", f"passkey, {n:,} tokens", "") for n in passkeys),
     ]
     columns = [Column("Condition")]
     columns += [Column(title, 0, "higher", short=short) for _, title, short in cells]
