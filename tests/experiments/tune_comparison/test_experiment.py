@@ -62,7 +62,7 @@ def test_a_stopped_run_resumes_to_the_same_result(monkeypatch, tmp_path, data):
     report.draw(whole)
 
 
-def test_only_some_conditions_make_a_partial_result(tmp_path, data):
+def test_only_some_conditions_make_a_partial_result(monkeypatch, tmp_path, data):
     shares = []
     arguments = {"folder": tmp_path, "loaded": loaded(), "threads": 1}
     first = experiment.run(
@@ -78,8 +78,11 @@ def test_only_some_conditions_make_a_partial_result(tmp_path, data):
     assert {row["condition"] for row in compared} == {"paper"}
     report.draw(both)
 
-    with pytest.raises(UserError, match="was measured with other settings: delete"):
+    with pytest.raises(UserError, match="was measured with other settings: repeat"):
         experiment.run(small(seed=1), only=["plain"], **arguments)
+    monkeypatch.setattr(experiment.torch, "get_num_threads", lambda: 2)
+    with pytest.raises(UserError, match="was measured with 1 threads, not 2: repeat"):
+        experiment.run(small(), only=["plain"], **arguments)
 
 
 def test_unknown_conditions_are_refused_before_any_work(tmp_path):

@@ -89,9 +89,13 @@ class Config:
     questions: int = 16
     """Largest number of questions per prompt."""
     passkeys: int = 50
+    """Prompts that hide a passkey."""
     passkey_tokens: int = 1024
+    """The length of each."""
     essays: int = 12
+    """Essays of which the beginning is read."""
     essay_tokens: int = 1024
+    """How much of each is read."""
     items: int = 200
     """Items of HellaSwag."""
     steps: int = STEPS
@@ -101,4 +105,6 @@ class Config:
     seed: int = 0
     """Seed of the questions. Tuning uses other streams of random numbers."""
     device: str = "auto"
+    """Device that runs the model."""
     dtype: str = "auto"
+    """Data type of the model's weights."""

@@ -104,6 +104,8 @@ class _Work:
         self.config, self.loaded, self.folder = config, loaded, folder
         self.chosen, self.progress = chosen, progress
         self.weights = weights_fingerprint(loaded.model)
+        # Sums are split among threads: with another number of them, bits differ.
+        self.threads = torch.get_num_threads()
         self.cells = make_cells(config, loaded.model, loaded.tokenizer)
 
     def finish(self) -> None:
@@ -152,7 +154,12 @@ class _Work:
         return {"weights": self.weights, "lengths": lengths, "seed": self.config.seed}
 
     def _depends_on(self, condition_sha256: str, cell: Cell) -> dict[str, Any]:
-        return {"weights": self.weights, "condition": condition_sha256, "inputs": cell.sha256}
+        return {
+            "weights": self.weights,
+            "threads": self.threads,
+            "condition": condition_sha256,
+            "inputs": cell.sha256,
+        }
 
     def _cells_of(self, name: str) -> list[Cell]:
         return [cell for cell in self.cells if CONDITIONS[name].everything or cell.telling]
@@ -170,8 +177,8 @@ class _Work:
         saved = json.loads(path.read_bytes())
         if saved["of"] != of:
             raise UserError(
-                f"{path} was measured with other settings: delete {self.folder} or choose another "
-                "--out"
+                f"{path} was measured with {_name_differences(saved['of'], of)}: repeat the "
+                f"command that did it, delete {self.folder}, or choose another --out"
             )
         content: dict[str, Any] = saved["content"]
         return content
@@ -182,3 +189,10 @@ class _Work:
     def _report(self, stage: str, jobs: int, job: int, share: float) -> None:
         if self.progress is not None:
             self.progress(stage, jobs, job, share)
+
+
+def _name_differences(saved: dict[str, Any], now: dict[str, Any]) -> str:
+    different = [key for key in now if saved.get(key) != now[key]]
+    if different == ["threads"]:
+        return f"{saved['threads']} threads, not {now['threads']}"
+    return "other settings"
