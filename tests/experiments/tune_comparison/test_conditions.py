@@ -10,7 +10,8 @@ from tune_comparison.tiny import accept_any_gain, loaded, small, tune_module
 import sharpmax.hf as shf
 from hf.small import assert_nothing_is_patched, random_tokens
 from sharpmax._errors import UserError
-from sharpmax.experiments.tune_comparison.conditions import prepare
+from sharpmax.experiments.tune_comparison import conditions
+from sharpmax.experiments.tune_comparison.conditions import prepare, require_files
 from sharpmax.experiments.tune_comparison.config import CONDITIONS
 
 
@@ -122,9 +123,27 @@ def test_other_settings_are_refused(monkeypatch, tmp_path):
         prepare("tune-1", small(steps=3), loaded(), tmp_path, ignore)
 
 
-def test_the_file_of_calibrate_must_exist(tmp_path):
+def test_what_is_missing_is_named_before_any_work(monkeypatch):
+    config = small(calibration="gone.json")
+    monkeypatch.setattr(conditions, "find_spec", lambda module: None)
+    require_files(["plain", "tune-1"], config)
     with pytest.raises(UserError, match=r"no file gone\.json: write it with `sharpmax calibrate`"):
-        prepare("calibrate", small(calibration="gone.json"), loaded(), tmp_path, ignore)
+        require_files(["plain", "calibrate"], config)
+    with pytest.raises(UserError, match=r"LoRA needs peft.*pip install 'sharpmax\[comparison\]'"):
+        require_files(["plain", "lora-1"], config)
+
+
+def test_a_calibration_is_applied(monkeypatch, tmp_path):
+    accept_any_gain(monkeypatch)
+    small_model, tokens = loaded(), random_tokens(1, 200)
+    tuned = prepare("tune-1", small(), small_model, tmp_path, ignore)
+    config = small(calibration=str(tmp_path / "tune-1.calibration.json"))
+    calibrated = prepare("calibrate", config, small_model, tmp_path, ignore)
+    logits = []
+    for condition in (tuned, calibrated):
+        with torch.no_grad(), condition.apply():
+            logits.append(small_model.model(tokens).logits)
+    assert torch.equal(*logits)
 
 
 def test_policies_need_no_training(tmp_path):

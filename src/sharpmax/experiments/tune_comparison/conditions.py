@@ -9,16 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from sharpmax._errors import UserError
+from sharpmax._errors import MissingExtraError, UserError
 from sharpmax._files import write_atomically
 from sharpmax.experiments.tune_comparison.config import CONDITIONS, PLAIN, Config, Recipe
 from sharpmax.experiments.tune_comparison.learnables import LawRates, attached_lora
@@ -94,11 +95,6 @@ def prepare(
         return _fixed(name, repr(policy), lambda: sharpen(model, policy))
     if name == PLAIN:
         return _fixed(name, "", nullcontext)
-    if not Path(config.calibration).is_file():
-        raise UserError(
-            f"no file {config.calibration}: write it with `sharpmax calibrate`, or run this where "
-            "it is"
-        )
     calibration = Calibration.load(config.calibration)
     return _fixed(
         name,
@@ -106,6 +102,21 @@ def prepare(
         lambda: sharpen(model, calibration),
         {"numbers": 1, "changed_heads": len(calibration.heads)},
     )
+
+
+def require_files(names: Sequence[str], config: Config) -> None:
+    """Refuse conditions for which something is missing, before hours of work on the others.
+
+    Raises:
+        UserError: The file of `calibrate` or the package peft is missing.
+    """
+    if "calibrate" in names and not Path(config.calibration).is_file():
+        raise UserError(
+            f"no file {config.calibration}: write it with `sharpmax calibrate`, run this where it "
+            "is, or leave calibrate out of --only"
+        )
+    if any(CONDITIONS[name].learns == "lora" for name in names) and find_spec("peft") is None:
+        raise MissingExtraError("peft", "comparison", "LoRA")
 
 
 def _fixed(

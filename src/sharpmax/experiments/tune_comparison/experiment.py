@@ -18,7 +18,7 @@ import torch
 from sharpmax._errors import UserError
 from sharpmax._files import write_atomically
 from sharpmax.experiments.tune_comparison.cells import Cell, make_cells
-from sharpmax.experiments.tune_comparison.conditions import prepare
+from sharpmax.experiments.tune_comparison.conditions import prepare, require_files
 from sharpmax.experiments.tune_comparison.config import CONDITIONS, PLAIN, Config
 from sharpmax.experiments.tune_comparison.summary import describe_heads, measure_heads, summarise
 from sharpmax.hf.evaluate import stats
@@ -61,6 +61,7 @@ def run(
     """
     watch = Stopwatch()
     chosen = _check_names(config, only)
+    require_files(chosen, config)
     if threads is not None:
         torch.set_num_threads(threads)
     loaded = loaded or load(config.model, device=config.device, dtype=config.dtype)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sharpmax._errors import MissingExtraError, UserError
+from sharpmax._errors import UserError
 from sharpmax.hf.tune.learnable import HeadRates
 from sharpmax.hf.tune.tune import LAW
 
@@ -118,13 +118,10 @@ def attached_lora(model: PreTrainedModel, rank: int, seed: int) -> Iterator[Lora
     """Add low-rank weights to a model inside a `with` block.
 
     Raises:
-        MissingExtraError: peft is not installed.
         UserError: The model has no query projections of that name.
     """
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("peft", "comparison", "LoRA") from error
+    from peft import LoraConfig, get_peft_model  # other conditions do not need it
+
     if not any(name.endswith(f".{PROJECTION}") for name, _ in model.named_modules()):
         raise UserError(f"{type(model).__name__} has no {PROJECTION}: leave LoRA out of --only")
     frozen = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
