@@ -163,7 +163,7 @@ def test_an_unknown_task():
         resolve_task("poem")
 
 
-@pytest.mark.parametrize("name", sorted({*TUNING_TASKS, *HELD_OUT_TASKS} - {"passkey"}))
+@pytest.mark.parametrize("name", sorted(set(TASKS) - {"passkey", "max"}))
 def test_every_format_of_lookup_says_where_its_answer_is(name):
     words = tokenizer()
     prompt = make(name, 12, 5, words=words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from importlib import import_module
 
 import pytest
 import torch
@@ -13,9 +14,12 @@ from hf.families import FAMILIES
 from hf.small import llama, random_tokens
 from sharpmax import Constant
 from sharpmax._errors import UserError
+from sharpmax.hf.loading.catalogue import CATALOGUE
 from sharpmax.hf.model_info import weights_fingerprint
 from sharpmax.hf.tune.calibration import ByRate, architecture_of
 from sharpmax.results.calibration import Architecture, Head
+
+module = import_module("sharpmax.hf.tune.calibration")
 
 
 def make_calibration(model, *heads, start=8):
@@ -183,3 +187,52 @@ def test_scaled_multiplies_the_rates():
     assert [one.rate for one in calibration.scaled(2).heads] == [1.0, 0.2]
     with pytest.raises(ValueError, match="factor must be a positive number, got 0"):
         calibration.scaled(0)
+
+
+# Calibrations that come with the package.
+
+
+def test_shipped_calibrations_are_small_and_of_models_in_the_catalogue():
+    shipped = shf.shipped_calibrations()
+    assert "smollm2" in shipped
+    assert set(shipped) <= set(CATALOGUE)
+    for name, calibration in shipped.items():
+        assert calibration.model == CATALOGUE[name].title
+        assert len(calibration.text()) < 20_000
+        assert calibration.gains
+        assert calibration.text_cost is not None
+
+
+def test_a_shipped_calibration_is_found_by_name_and_by_weights(monkeypatch):
+    model = llama()
+    calibration = make_calibration(model, (0, 1, 0.5), (1, 2, -0.5))
+    monkeypatch.setattr(module, "shipped_calibrations", lambda: {"tiny": calibration})
+    tokens = random_tokens(1, 20)
+    with shf.sharpen(model, calibration):
+        expected = logits(model, tokens)
+    for name in ("tiny", "tuned"):
+        with shf.sharpen(model, name):
+            assert torch.equal(logits(model, tokens), expected)
+    assert not torch.equal(logits(model, tokens), expected)
+
+
+def test_a_shipped_calibration_is_refused_for_other_weights():
+    for name, message in (
+        ("tuned", "no tuned calibration comes with sharpmax for these weights"),
+        ("smollm2", "'smollm2' was made for SmolLM2.* this model has other weights"),
+        ("gpt-7", "unknown calibration 'gpt-7': expected the path"),
+    ):
+        with pytest.raises(UserError, match=message), shf.sharpen(llama(), name):
+            pass
+
+
+@pytest.mark.slow
+def test_the_shipped_calibration_of_smollm2_fits_its_weights():
+    model = shf.load("smollm2").model
+    assert shf.shipped_calibrations()["smollm2"].weights == weights_fingerprint(model)
+    tokens = torch.arange(100, 228)[None]
+    plain, beyond = logits(model, tokens), logits(model, tokens.repeat(1, 2))
+    with shf.sharpen(model, "tuned"):
+        # Bit for bit up to 128 tokens, and something else beyond.
+        assert torch.equal(logits(model, tokens), plain)
+        assert not torch.equal(logits(model, tokens.repeat(1, 2))[:, 128:], beyond[:, 128:])

@@ -27,7 +27,7 @@ def tune(
     task: Annotated[
         list[str] | None,
         typer.Option(
-            help="Tune on this task. Repeat for several. Default: seven formats of lookup and "
+            help="Tune on this task. Repeat for several. Default: six formats of lookup and "
             "passkey; five other formats are checked only.",
             metavar="NAME",
         ),

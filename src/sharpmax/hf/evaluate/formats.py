@@ -135,12 +135,6 @@ TUNING_FORMATS = (
         before="Price list of the shop.\n",
     ),
     LookupFormat(
-        "orders",
-        "Order {number} was placed by {name}.\n",
-        "Question: Which order was placed by {name}?\nAnswer: The order placed by {name} is order",
-        before="Orders of the day:\n",
-    ),
-    LookupFormat(
         "json",
         '"{lower}": {number}, ',
         'Question: What is the value of "{lower}"?\nAnswer: "{lower}":',
@@ -192,3 +186,14 @@ HELD_OUT_FORMATS = (
     ),
 )
 """Formats that `tune` never sees by default, so that they show how its result transfers."""
+
+OTHER_FORMATS = (
+    LookupFormat(
+        "orders",
+        "Order {number} was placed by {name}.\n",
+        "Question: Which order was placed by {name}?\nAnswer: The order placed by {name} is order",
+        before="Orders of the day:\n",
+    ),
+)
+"""Formats that `tune` neither mixes nor checks by default. The number comes before the name, and
+the small models here cannot look it up among 40 names, tuned or not."""

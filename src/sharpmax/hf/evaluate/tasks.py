@@ -16,7 +16,12 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
-from sharpmax.hf.evaluate.formats import HELD_OUT_FORMATS, TUNING_FORMATS, LookupFormat
+from sharpmax.hf.evaluate.formats import (
+    HELD_OUT_FORMATS,
+    OTHER_FORMATS,
+    TUNING_FORMATS,
+    LookupFormat,
+)
 from sharpmax.hf.model_info import context_length
 from sharpmax.hf.scan.prompts import Passkey, check_lengths, encode, maximum_question
 
@@ -330,7 +335,7 @@ TASKS: dict[str, Task] = {
             1,
             make_passkey_prompt,
         ),
-        *map(_lookup_task, (*TUNING_FORMATS, *HELD_OUT_FORMATS)),
+        *map(_lookup_task, (*TUNING_FORMATS, *HELD_OUT_FORMATS, *OTHER_FORMATS)),
     )
 }
 """The built-in tasks by name."""

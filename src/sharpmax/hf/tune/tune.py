@@ -62,7 +62,7 @@ STEPS = 150
 LEARNING_RATE = 0.03
 """Falls linearly to 0, after a linear rise over the first `WARM_UP` steps."""
 WARM_UP = 8
-GUARD_WEIGHT = 12.0
+GUARD_WEIGHT = 7.0
 FROM_TOKENS = 128
 LAW = Law(low=0.3, high=3.0)
 
