@@ -30,7 +30,10 @@ SCRIPT = Path(sys.executable).with_name("sharpmax")
             ("reproduce", "figure5", "--processes", "2"),
             "--processes 2 goes with table1, unknowns, policies, figure6, not with figure5",
         ),
-        (("reproduce", "figure1", "--model", "x"), "--model x goes with figure3, not with figure1"),
+        (
+            ("reproduce", "figure1", "--model", "x"),
+            "--model x goes with figure3, tune-comparison, not with figure1",
+        ),
         (("reproduce", "table1", "--processes", "0"), "Invalid value for '--processes'"),
         (("reproduce",), "Missing argument"),
         (("reproduce", "figure1", "--colour"), "No such option: --colour"),

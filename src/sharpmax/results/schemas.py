@@ -536,6 +536,91 @@ class HeadBench(Schema):
     exam: Exam
 
 
+class ComparedCondition(Schema):
+    """A condition of `tune-comparison`: what it is, what it learned and how long that took."""
+
+    summary: str
+    learns: str | None
+    numbers: int
+    changed_heads: int | None = None
+    steps: int | None = None
+    seconds: float | None = None
+    learning_rate: float | None = None
+    failure: str = ""
+
+
+class ComparisonRow(Schema):
+    """Answers of one condition to one task at one length."""
+
+    cell: str
+    group: str
+    task: str
+    length: int
+    pooled: bool
+    condition: str
+    questions: int
+    accuracy: Interval
+    log_probability: float
+    compared: Change | None = None
+    tuned_compared: Change | None = None
+    identical: float | None = None
+
+
+class ComparisonText(Schema):
+    """Nats per token of one condition on ordinary text, after the first 128 tokens and before."""
+
+    cell: str
+    condition: str
+    nats: float
+    short_nats: float
+    nats_change: Change | None = None
+    short_nats_change: Change | None = None
+
+
+class TunedHead(Schema):
+    """A head, its rates by tuning, and what it does in the plain model."""
+
+    layer: int
+    head: int
+    rates: dict[str, float]
+    score: float
+    short_entropy: float
+    long_entropy: float
+
+
+class TunedHeads(Schema):
+    """All heads, and rank correlations of their rates."""
+
+    rows: list[TunedHead]
+    lengths: list[int]
+    retrieval_heads: int
+    retrieval_size: float | None
+    other_size: float | None
+    between_seeds: dict[str, float | None]
+    size_with_score: float | None
+    rate_with_score: float | None
+    rate_with_entropy_growth: float | None
+
+
+class TuneComparison(ModelInfo):
+    """`tune-comparison`: tuning and everything else, on the same questions."""
+
+    steps: int
+    seed: int
+    finished: dict[str, ComparedCondition]
+    rows: list[ComparisonRow]
+    texts: list[ComparisonText]
+    heads: TunedHeads | None
+
+    def row(self, cell: str, condition: str) -> ComparisonRow | None:
+        """Return a row; None if it has not been measured."""
+        return next((r for r in self.rows if (r.cell, r.condition) == (cell, condition)), None)
+
+    def text(self, cell: str, condition: str) -> ComparisonText | None:
+        """Return the nats per token; None if they have not been measured."""
+        return next((r for r in self.texts if (r.cell, r.condition) == (cell, condition)), None)
+
+
 SCHEMAS: dict[str, type[Schema]] = {
     "bench-generate": GenerateBench,
     "bench-jax": AttentionBench,
@@ -556,6 +641,7 @@ SCHEMAS: dict[str, type[Schema]] = {
     "policies": Policies,
     "scan": Scan,
     "table1": Table1,
+    "tune-comparison": TuneComparison,
     "unknowns": Unknowns,
 }
 """By kind of result."""

@@ -7,6 +7,8 @@ import json
 import numpy as np
 import pytest
 
+from report.synthetic_comparison import comparison
+from sharpmax.experiments.tune_comparison import experiment
 from sharpmax.hf import Evaluation
 from sharpmax.results import Result
 
@@ -39,6 +41,32 @@ def test_figure_3_of_another_model(model_folder, tmp_path, succeed, fail):
     measurements = Result.load(tmp_path / "out" / "figure3.json").measurements
     assert measurements["model"] == str(model_folder)
     assert np.shape(measurements["entropy"]) == (5, 7, 4)
+
+
+def test_the_comparison_takes_some_conditions_and_threads(monkeypatch, tmp_path, succeed, fail):
+    error = fail("reproduce", "figure1", "--only", "plain", "--out", tmp_path)
+    assert "--only plain goes with tune-comparison, not with figure1" in error
+    command = ["reproduce", "tune-comparison", "--out", tmp_path]
+    error = fail(*command, "--only", "plain,tuna")
+    assert "unknown condition 'tuna': expected one of plain, tune-1" in error
+
+    given = {}
+
+    def run(config, **arguments):
+        given.update(arguments, model=config.model)
+        return comparison("plain", "tune-1")
+
+    monkeypatch.setattr(experiment, "run", run)
+    finished = succeed(*command, "--only", "plain, tune-1", "--threads", "2", "--model", "mine")
+    assert given.pop("progress")
+    assert given == {
+        "only": ["plain", "tune-1"],
+        "threads": 2,
+        "folder": tmp_path / "training",
+        "model": "mine",
+    }
+    assert "the plain model answers 16.0 %" in finished.out
+    assert Result.load(tmp_path / "tune-comparison.json").kind == "tune-comparison"
 
 
 def test_demo_refuses_before_it_writes_anything(tmp_path, fail):

@@ -106,9 +106,9 @@ def test_saving_memory_changes_no_gradient():
     model, prompt = llama(), make_prompt()
     gradients = []
     for save_memory in (False, True):
-        run = object.__new__(module._Tuning)
+        run = object.__new__(module.Tuning)
         run.model = model
-        run.settings = module._Settings(*(None,) * 9, save_memory, 1)
+        run.settings = module.Settings(*(None,) * 9, save_memory, 1)
         rates = [torch.full((4,), 0.1, requires_grad=True) for _ in range(3)]
         with frozen_weights(model), ExitStack() as stack:
             for layer, by_head in enumerate(rates):
@@ -293,8 +293,8 @@ def test_a_model_that_answers_well_is_told_so(monkeypatch):
     ],
 )
 def test_tuning_stops_when_validation_no_longer_improves(objectives, stops):
-    run = object.__new__(module._Tuning)
-    run.settings = module._Settings(None, None, 8, 100, *(None,) * 7)
+    run = object.__new__(module.Tuning)
+    run.settings = module.Settings(None, None, 8, 100, *(None,) * 7)
     run.history = [[10 * index, 0.0, 0.0, value] for index, value in enumerate(objectives)]
     run.step = run.history[-1][0]
     assert run._stopped() == stops

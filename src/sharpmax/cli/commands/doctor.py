@@ -24,6 +24,7 @@ EXTRAS = {
     "hf": "scan, certify and sharpen Hugging Face models",
     "experiments": "train and evaluate the paper's experiments",
     "clrs": "CLRS-Text: generate, train and evaluate",
+    "comparison": "tuning compared with LoRA",
     "lm-eval": "sharpened models in the lm-evaluation-harness",
     "report": "the interactive HTML report",
     "app": "the explorer",

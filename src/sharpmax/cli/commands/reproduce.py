@@ -31,6 +31,8 @@ class Experiment:
     """Arguments of `Config`."""
     options: tuple[str, ...] = ()
     """Options of the command that this experiment supports; "training" stands for checkpoints."""
+    jobs: str = "heads"
+    """What its progress counts."""
 
 
 EXPERIMENTS = {
@@ -73,11 +75,17 @@ EXPERIMENTS = {
         "Figure 2 without and with adaptive temperature",
         config={"methods": ("baseline", "adaptive")},
     ),
+    "tune-comparison": Experiment(
+        "tune_comparison.experiment",
+        "`sharpmax tune` against policies, calibrate and LoRA on the same questions; many hours",
+        options=("model", "training", "only", "threads"),
+        jobs="conditions",
+    ),
 }
 
 SETTINGS = {
     "help": "Rerun a table or figure of the paper.\n\n"
-    + "Writes NAME.json, NAME.png and NAME.svg. Trainings save checkpoints in OUT/training: "
+    + "Writes NAME.json, NAME.png and NAME.svg. Long runs save checkpoints in OUT/training: "
     + "interrupted runs resume when you run the same command again.\n\n"
     + "\n".join(f"- {name}: {entry.summary}" for name, entry in EXPERIMENTS.items())
 }
@@ -99,15 +107,38 @@ def reproduce(
     model: Annotated[
         str | None,
         typer.Option(
-            help="Model for figure3: a folder or a model name on the Hugging Face hub. The paper "
-            "uses google/gemma-2b. Default: smollm2.",
+            help="Model for figure3 and tune-comparison: a folder or a model name on the Hugging "
+            "Face hub. The paper uses google/gemma-2b for figure3. Default: smollm2.",
             metavar="MODEL",
+        ),
+    ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            help="Conditions of tune-comparison to work on now, separated by commas, such as "
+            "plain,tune-1,lora-8. The result has all that are finished. Default: all.",
+            metavar="NAME,...",
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of threads of tune-comparison. Default: PyTorch's choice.",
+            metavar="N",
+            min=1,
         ),
     ] = None,
 ) -> None:
     """Run, draw and print one experiment; `SETTINGS` has the help text."""
     result, written = run_experiment(
-        name, out, overwrite, quick=quick, processes=processes, model=model
+        name,
+        out,
+        overwrite,
+        quick=quick,
+        processes=processes,
+        model=model,
+        only=only,
+        threads=threads,
     )
     print_result(result, written)
 
@@ -120,6 +151,8 @@ def run_experiment(
     quick: bool = False,
     processes: int | None = None,
     model: str | None = None,
+    only: str | None = None,
+    threads: int | None = None,
 ) -> tuple[Result, list[Path]]:
     """Run an experiment, write its files and return the result with the paths.
 
@@ -130,7 +163,8 @@ def run_experiment(
     if name not in EXPERIMENTS:
         raise UserError(f"cannot reproduce {name!r}: expected one of {', '.join(EXPERIMENTS)}")
     entry = EXPERIMENTS[name]
-    _check_options(name, quick=quick, processes=processes, model=model)
+    given = {"quick": quick, "processes": processes, "model": model}
+    _check_options(name, **given, only=only, threads=threads)
     stem = out / (f"{name}-quick" if quick else name)
     weights = [stem.with_suffix(".safetensors")] if name == "table1" else []
     refuse_overwriting([*result_files(stem), *weights], overwrite)
@@ -138,10 +172,13 @@ def run_experiment(
     experiment = import_module(f"sharpmax.experiments.{entry.module}")
     settings = entry.config if model is None else {**entry.config, "model": model}
     config = experiment.QUICK if quick else experiment.Config(**settings)
-    with job_progress() as progress:
+    with job_progress(entry.jobs) as progress:
         arguments: dict[str, Any] = {}
         if "processes" in entry.options:
             arguments |= {"processes": processes, "progress": progress}
+        if "only" in entry.options:
+            names = None if only is None else [part.strip() for part in only.split(",")]
+            arguments |= {"only": names, "threads": threads, "progress": progress}
         if "training" in entry.options:
             arguments["folder"] = out / CHECKPOINTS
         result: Result = experiment.run(config, **arguments)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,10 +48,11 @@ from sharpmax.hf.patch.attention import PLAIN
 from sharpmax.hf.patch.layers import evaluation_mode, require_support
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.tune.calibrate import NothingToGain, round_digits
-from sharpmax.hf.tune.calibration import ByRate, Calibration, architecture_of
+from sharpmax.hf.tune.calibration import Calibration, architecture_of
 from sharpmax.hf.tune.checkpointing import checkpointed_layers
 from sharpmax.hf.tune.guard import Guard, divergence, load_guard, text_logits, text_nats
 from sharpmax.hf.tune.head_profiles import frozen_weights
+from sharpmax.hf.tune.learnable import HeadRates, Learnable
 from sharpmax.results.calibration import Head, Law, TaskGain, TextCost
 
 if TYPE_CHECKING:
@@ -107,7 +108,11 @@ class TuningStep(NamedTuple):
     divergence: float
 
 
-class _Settings(NamedTuple):
+class NonFiniteLossError(UserError):
+    """A loss is infinite or not a number."""
+
+
+class Settings(NamedTuple):
     """What a tuning depends on besides the model and the tokenizer."""
 
     tasks: dict[Task, tuple[int, ...]]
@@ -219,8 +224,8 @@ def tune(
         >>> with shf.sharpen(model, calibration):
         ...     model.generate(...)
     """
-    settings = _Settings(
-        *_resolve_tasks(tasks, held_out),
+    settings = Settings(
+        *resolve_tasks(tasks, held_out),
         _check_questions(questions, save_memory),
         steps,
         float(learning_rate),
@@ -232,34 +237,52 @@ def tune(
         seed,
     )
     _check_numbers(settings)
-    require_language_model(model)
-    require_support(model)
-    texts = load_guard(tokenizer, guard, from_tokens, context_length(model))
-    validation = _validation_prompts(model, tokenizer, settings)
-    description = settings.describe(texts)
-    checkpoint = Checkpoint(
-        resume,
-        "tune",
-        description
-        | {
-            "from_tokens": from_tokens,
-            "save_memory": save_memory,
-            "inputs_sha256": hash_prompts([validation]),
-            "weights_sha256": weights_fingerprint(model),
-        },
-    )
-    run = _Tuning(model, tokenizer, settings, texts, validation, checkpoint, progress)
+    rates = HeadRates(model, from_tokens, LAW)
+    run = prepare_tuning(model, tokenizer, settings, rates, guard, resume, progress)
     try:
         with evaluation_mode(model), frozen_weights(model):
             run.learn()
-            draft = run.draft(name, description)
+            draft = run.draft(name)
             return run.check(draft)
     except NothingToGain:
-        checkpoint.remove()  # the job is finished, and there is no result to save
+        run.checkpoint.remove()  # the job is finished, and there is no result to save
         raise
 
 
-def _resolve_tasks(
+def prepare_tuning(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    settings: Settings,
+    learnable: Learnable,
+    guard: str | Path | Sequence[str] | None = None,
+    resume: str | Path | None = None,
+    progress: Callable[[TuningStep], None] | None = None,
+) -> Tuning:
+    """Check that model, tasks and guard text fit together, and open the checkpoint.
+
+    Raises:
+        UserError: They do not, or the checkpoint is that of another job.
+    """
+    require_language_model(model)
+    require_support(model)
+    texts = load_guard(tokenizer, guard, settings.from_tokens, context_length(model))
+    validation = _validation_prompts(model, tokenizer, settings)
+    checkpoint = Checkpoint(
+        resume,
+        "tune",
+        settings.describe(texts)
+        | {
+            "from_tokens": settings.from_tokens,
+            "save_memory": settings.save_memory,
+            "inputs_sha256": hash_prompts([validation]),
+            "weights_sha256": weights_fingerprint(model),
+        }
+        | learnable.describe(),
+    )
+    return Tuning(model, tokenizer, settings, learnable, texts, validation, checkpoint, progress)
+
+
+def resolve_tasks(
     tasks: Tasks, held_out: Sequence[str | Task | UserTask] | None
 ) -> tuple[dict[Task, tuple[int, ...]], tuple[Task, ...]]:
     """Return the tasks with their lengths, and the tasks that are only checked."""
@@ -292,7 +315,7 @@ def _check_questions(questions: int | None, save_memory: bool) -> int:
     return questions or (2 if save_memory else 8)
 
 
-def _check_numbers(settings: _Settings) -> None:
+def _check_numbers(settings: Settings) -> None:
     for value, option, smallest in (
         (settings.steps, "steps", 1),
         (settings.from_tokens, "from_tokens", 1),
@@ -311,7 +334,7 @@ def _check_numbers(settings: _Settings) -> None:
 
 
 def _validation_prompts(
-    model: PreTrainedModel, tokenizer: Any, settings: _Settings
+    model: PreTrainedModel, tokenizer: Any, settings: Settings
 ) -> list[TaskPrompt]:
     """Return one prompt per task at its longest length.
 
@@ -331,14 +354,15 @@ def _validation_prompts(
     return prompts
 
 
-class _Tuning:
-    """One run of `tune`: the rates, their optimiser, and what the checkpoint has of both."""
+class Tuning:
+    """One run of `tune`: what is learned, its optimiser, and what the checkpoint has of both."""
 
     def __init__(
         self,
         model: PreTrainedModel,
         tokenizer: Any,
-        settings: _Settings,
+        settings: Settings,
+        learnable: Learnable,
         guard: Guard,
         validation: list[TaskPrompt],
         checkpoint: Checkpoint,
@@ -346,15 +370,13 @@ class _Tuning:
     ) -> None:
         self.model, self.tokenizer, self.settings = model, tokenizer, settings
         self.guard, self.validation, self.checkpoint = guard, validation, checkpoint
-        self.progress = progress
-        self.architecture = architecture_of(model)
-        self.rates = [
-            torch.zeros(heads, device=model.device, requires_grad=True)
-            for heads in self.architecture.heads
-        ]
+        self.progress, self.learnable = progress, learnable
+        self.parameters = learnable.parameters
         # A slow second moment: prompts differ much from step to step.
-        self.optimiser = torch.optim.Adam(self.rates, lr=settings.learning_rate, betas=(0.9, 0.98))
-        total = sum(self.architecture.heads)
+        self.optimiser = torch.optim.Adam(
+            self.parameters, lr=settings.learning_rate, betas=(0.9, 0.98)
+        )
+        total = sum(parameter.numel() for parameter in self.parameters)
         self.saved = {
             key: checkpoint.array(key, (total,), fill)
             for key, fill in (("rates", 0), ("mean", 0), ("square", 0), ("best", 0), ("kept", 1))
@@ -366,7 +388,7 @@ class _Tuning:
 
     def learn(self) -> None:
         """Take all steps, with validation and early stopping, and keep the best rates."""
-        with self._rates_applied():
+        with self.learnable.applied():
             if not self.history:
                 self._validate()
             while self.step < self.settings.steps and not self._stopped():
@@ -441,10 +463,10 @@ class _Tuning:
         self, chunk: Sequence[int], generator: np.random.Generator
     ) -> Float[Tensor, ""]:
         """Return KL(plain || tuned) per token at random positions of a chunk."""
-        candidates = np.arange(self.settings.from_tokens, len(chunk) - 1)
+        candidates = np.arange(self.learnable.changed_from, len(chunk) - 1)
         count = min(GUARD_POSITIONS, len(candidates))
         positions = torch.from_numpy(np.sort(generator.choice(candidates, count, replace=False)))
-        with torch.no_grad(), sharpen(self.model, PLAIN):
+        with torch.no_grad(), self.learnable.plain():
             plain = text_logits(self.model, chunk, positions)
         with ExitStack() as stack:
             if self.settings.save_memory and torch.is_grad_enabled():
@@ -453,7 +475,7 @@ class _Tuning:
 
     def _backward(self, loss: Float[Tensor, ""], what: str) -> None:
         if not math.isfinite(float(loss.detach())):
-            raise UserError(
+            raise NonFiniteLossError(
                 f"step {self.step + 1}: the loss on {what} is {float(loss.detach())}; try "
                 "--dtype float32, or a smaller learning rate"
             )
@@ -462,14 +484,14 @@ class _Tuning:
 
     def _keep_largest(self, count: int) -> None:
         """Drop all heads but those with the largest rates."""
-        sizes = np.abs(self._flat(self.rates))
+        sizes = np.abs(_flatten(self.parameters))
         self.saved["kept"][:] = 0
         self.saved["kept"][np.argsort(-sizes, kind="stable")[:count]] = 1
 
     @torch.no_grad()
     def _mask(self) -> None:
-        for rates, kept in zip(self.rates, self._by_layer(self.saved["kept"]), strict=True):
-            rates *= kept
+        for parameter, kept in zip(self.parameters, self._unflatten("kept"), strict=True):
+            parameter *= kept
 
     # Validation.
 
@@ -483,7 +505,7 @@ class _Tuning:
         costs = [float(self._divergence(chunk, generator)) for chunk in self.guard.validation[:3]]
         result = _Validation(nats, float(np.mean(costs)))
         if not np.isfinite(result.objective(self.settings.guard_weight)):
-            raise UserError(
+            raise NonFiniteLossError(
                 f"step {self.step}: the loss on validation prompts is not finite; try "
                 "--dtype float32, or a smaller learning rate"
             )
@@ -498,7 +520,7 @@ class _Tuning:
         best = min((row[3] for row in self.history if self._eligible(row[0])), default=math.inf)
         self.history.append([self.step, float(nats.mean()), result.divergence, objective])
         if objective < best and self._eligible(self.step):
-            self.saved["best"][:] = self._flat(self.rates)
+            self.saved["best"][:] = _flatten(self.parameters)
             self.validation_nats[1] = nats
 
     def _eligible(self, step: float) -> bool:
@@ -521,11 +543,18 @@ class _Tuning:
 
     # The result.
 
-    def draft(self, name: str | None, description: dict[str, Any]) -> Calibration:
+    @torch.no_grad()
+    def use_best(self) -> float:
+        """Give the parameters their best values, and return the objective of these."""
+        for parameter, best in zip(self.parameters, self._unflatten("best"), strict=True):
+            parameter.copy_(best)
+        return min(row[3] for row in self.history if self._eligible(row[0]))
+
+    def draft(self, name: str | None) -> Calibration:
         """Return the calibration of the best rates."""
         heads = [
             Head(layer=layer, head=head, rate=round_digits(float(rate)))
-            for layer, rates in enumerate(self._by_layer(self.saved["best"]))
+            for layer, rates in enumerate(self._unflatten("best"))
             for head, rate in enumerate(rates.tolist())
             if abs(rate) >= MIN_RATE
         ]
@@ -535,8 +564,8 @@ class _Tuning:
         return Calibration(
             model=name or self.model.config._name_or_path or type(self.model).__name__,
             weights=weights_fingerprint(self.model),
-            architecture=self.architecture,
-            method=description | {"history": history},
+            architecture=architecture_of(self.model),
+            method=self.settings.describe(self.guard) | {"history": history},
             from_tokens=self.settings.from_tokens,
             law=LAW,
             heads=tuple(heads),
@@ -599,43 +628,37 @@ class _Tuning:
             nats = [text_nats(self.model, chunk, first) for chunk in self.guard.check]
         return round_digits(float(np.mean(np.concatenate(nats))), 6)
 
-    # Rates, checkpoint, progress.
+    # Checkpoint and progress.
 
-    @contextmanager
-    def _rates_applied(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for layer, rates in enumerate(self.rates):
-                policy = ByRate(rates, self.settings.from_tokens, LAW)
-                stack.enter_context(sharpen(self.model, policy, layers=[layer]))
-            yield
-
-    def _flat(self, tensors: Sequence[Tensor]) -> Float[np.ndarray, " all_heads"]:
-        return np.concatenate([tensor.detach().double().cpu().numpy() for tensor in tensors])
-
-    def _by_layer(self, values: Float[np.ndarray, " all_heads"]) -> list[Tensor]:
-        parts = np.split(values, np.cumsum(self.architecture.heads)[:-1])
-        return [torch.tensor(part, dtype=torch.float32, device=self.model.device) for part in parts]
+    def _unflatten(self, key: str) -> list[Tensor]:
+        """Return a saved array, cut into tensors like the parameters."""
+        sizes = [parameter.numel() for parameter in self.parameters]
+        parts = np.split(self.saved[key], np.cumsum(sizes)[:-1])
+        return [
+            torch.tensor(part, dtype=torch.float32, device=self.model.device).view_as(parameter)
+            for part, parameter in zip(parts, self.parameters, strict=True)
+        ]
 
     def _restore(self) -> None:
-        """Put the rates and the state of the optimiser of a checkpoint in place."""
+        """Put the parameters and the state of the optimiser of a checkpoint in place."""
         if not self.step:
             return
-        parts = [self._by_layer(self.saved[key]) for key in ("rates", "mean", "square")]
-        for rates, saved, mean, square in zip(self.rates, *parts, strict=True):
+        parts = [self._unflatten(key) for key in ("rates", "mean", "square")]
+        for parameter, saved, mean, square in zip(self.parameters, *parts, strict=True):
             with torch.no_grad():
-                rates.copy_(saved)
-            self.optimiser.state[rates] = {
+                parameter.copy_(saved)
+            self.optimiser.state[parameter] = {
                 "step": torch.tensor(float(self.step)),
                 "exp_avg": mean,
                 "exp_avg_sq": square,
             }
 
     def _save(self, every: float = 0.0) -> None:
-        states = [self.optimiser.state.get(rates, {}) for rates in self.rates]
+        states = [self.optimiser.state.get(parameter, {}) for parameter in self.parameters]
         if self.step and all(states):
-            self.saved["rates"][:] = self._flat(self.rates)
-            self.saved["mean"][:] = self._flat([state["exp_avg"] for state in states])
-            self.saved["square"][:] = self._flat([state["exp_avg_sq"] for state in states])
+            self.saved["rates"][:] = _flatten(self.parameters)
+            self.saved["mean"][:] = _flatten([state["exp_avg"] for state in states])
+            self.saved["square"][:] = _flatten([state["exp_avg_sq"] for state in states])
         self.checkpoint.values["step"] = self.step
         self.checkpoint.save(every=every)
 
@@ -650,6 +673,10 @@ class _Tuning:
         self.progress(
             TuningStep(share, self.step, self.settings.steps, self.history[0][1], now, cost)
         )
+
+
+def _flatten(tensors: Sequence[Tensor]) -> Float[np.ndarray, " numbers"]:
+    return np.concatenate([tensor.detach().double().cpu().numpy().ravel() for tensor in tensors])
 
 
 def _answer_nats(model: PreTrainedModel, prompt: TaskPrompt, cache: Any) -> Float[Tensor, ""]:

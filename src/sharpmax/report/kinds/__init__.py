@@ -26,6 +26,7 @@ from sharpmax.report.kinds import (
     policies,
     scan,
     table1,
+    tune_comparison,
     unknowns,
 )
 from sharpmax.results import Calibration, Result
@@ -51,6 +52,7 @@ KINDS: dict[str, Callable[[Result], Content]] = {
     "policies": policies.describe,
     "scan": scan.describe,
     "table1": table1.describe,
+    "tune-comparison": tune_comparison.describe,
     "unknowns": unknowns.describe,
 }
 

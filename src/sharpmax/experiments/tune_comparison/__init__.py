@@ -1,0 +1,1 @@
+"""Compare `tune` with everything else one could do, on the same questions."""

@@ -1,0 +1,75 @@
+"""What tuning learns, and how it acts on a model: by default one rate per head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from sharpmax.hf.patch.attention import PLAIN
+from sharpmax.hf.sharpen import sharpen
+from sharpmax.hf.tune.calibration import ByRate, architecture_of
+from sharpmax.results.calibration import Law
+
+
+class Learnable(Protocol):
+    """Tensors to learn while the weights of a model stay as they are.
+
+    Attributes:
+        parameters: The tensors. They keep their order and shapes.
+        changed_from: The first position of an input at which the model's output can change.
+    """
+
+    parameters: list[Tensor]
+    changed_from: int
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a checkpoint must agree on, as JSON values."""
+        ...
+
+    def applied(self) -> AbstractContextManager[None]:
+        """Return a context in which the parameters act on the model."""
+        ...
+
+    def plain(self) -> AbstractContextManager[Any]:
+        """Return a context, inside that of `applied`, in which the model is as it was."""
+        ...
+
+
+class HeadRates:
+    """One rate per head, with the law of calibrations.
+
+    Args:
+        model: The model.
+        from_tokens: The number of tokens up to which nothing changes.
+        law: The bounds of the inverse temperature.
+    """
+
+    def __init__(self, model: PreTrainedModel, from_tokens: int, law: Law) -> None:
+        self.model, self.changed_from, self.law = model, from_tokens, law
+        self.parameters = [
+            torch.zeros(heads, device=model.device, requires_grad=True)
+            for heads in architecture_of(model).heads
+        ]
+        self.layers = len(self.parameters)
+
+    def describe(self) -> dict[str, Any]:
+        return {}  # the settings of a tuning say it all
+
+    def policy(self, layer: int) -> Any:
+        """Return the policy of a layer, which carries gradients."""
+        return ByRate(self.parameters[layer], self.changed_from, self.law)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for layer in range(self.layers):
+                stack.enter_context(sharpen(self.model, self.policy(layer), layers=[layer]))
+            yield
+
+    def plain(self) -> AbstractContextManager[Any]:
+        return sharpen(self.model, PLAIN)
