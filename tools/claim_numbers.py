@@ -219,6 +219,17 @@ def calibrated(found: Calibration) -> str:
     return f"{heads}; rate {span}, seed {found.method['seed']}"
 
 
+def diagnosed(result: Result) -> str:
+    lengths = result.config["lengths"]
+    row = result.measurements["rows"][-1]
+    heads = len(result.measurements["retrieval_heads"])
+    share = row["split"]["dispersion"] / row["split"]["loss"]
+    return (
+        f"{heads} heads find the answer; from {lengths[0]} to {lengths[-1]} names dispersion explains "
+        f"{100 * share:.0f} % of the weight that they lose, ranking the rest"
+    )
+
+
 def scanned(result: Result) -> str:
     view = ScanView.of(result)
     tokens = view.scan.tokens

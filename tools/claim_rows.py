@@ -246,6 +246,41 @@ OURS = (
         CLRS,
         numbers.clrs_beyond,
     ),
+    *(
+        Claim(
+            f"Tuned, SmolLM2 answers lookups among {length} names",
+            "tune.md#results",
+            "smollm2/evaluate_lookup.json",
+            "sharpmax evaluate smollm2 --policy tuned",
+            partial(numbers.answered, condition="tuned", length=length),
+            brief=length in (32, 64),
+        )
+        for length in (32, 64, 128)
+    ),
+    *(
+        Claim(
+            f"The same in a format that it was not tuned on, {task}",
+            "tune.md#results",
+            f"smollm2/evaluate_{task}.json",
+            f"sharpmax evaluate smollm2 --task {task} --policy tuned",
+            partial(numbers.answered, condition="tuned", length=32),
+        )
+        for task in ("births", "scores", "settings", "records", "boxes")
+    ),
+    Claim(
+        "Tuned, it loses no passkey among 1,024 tokens",
+        "tune.md#results",
+        "smollm2/evaluate_passkey.json",
+        "sharpmax evaluate smollm2 --task passkey --policy tuned",
+        partial(numbers.answered, condition="tuned", length=1024),
+    ),
+    Claim(
+        "Why SmolLM2 loses answers as lists grow",
+        "diagnose.md#smollm2",
+        "diagnose.json",
+        "sharpmax diagnose smollm2",
+        numbers.diagnosed,
+    ),
     Claim(
         "Few heads of SmolLM2 are worth sharpening, by answers",
         "evaluate.md#calibrate",
@@ -267,7 +302,6 @@ OURS = (
             "evaluate_lookup.json",
             "sharpmax evaluate smollm2 --policy results/calibration-answers.json",
             partial(numbers.answered, condition="calibration-answers", length=length),
-            brief=length == 32,
         )
         for length in (32, 64)
     ),

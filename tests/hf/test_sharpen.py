@@ -276,7 +276,7 @@ def test_training_has_gradients_through_the_policy(model):
         ({"layers": 1}, UserError, "layers=1: expected several numbers"),
         ({"heads": [0, 4]}, UserError, "heads: no 4 among 4, which are 0 to 3"),
         ({"heads": ["a"]}, UserError, "heads: no 'a' among 4"),
-        ({"policy": "paper"}, TypeError, "path of its .json file, got 'paper'"),
+        ({"policy": "paper"}, UserError, "unknown calibration 'paper': expected the path of"),
         ({"policy": 1.5}, TypeError, "got 1.5"),
     ],
 )

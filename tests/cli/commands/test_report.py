@@ -78,7 +78,7 @@ BAD = {
     ),
     "a list": (lambda at: write(at, b"[1]"), "file.json is not a sharpmax result"),
     "from the future": (
-        lambda at: change(TABLE, at, schema_version=2),
+        lambda at: change(TABLE, at, schema_version=3),
         "table1.json has schema version 2, this sharpmax reads up to 1: upgrade it",
     ),
     "without provenance": (
@@ -100,11 +100,11 @@ BAD = {
     ),
     "unknown": (
         lambda at: change(TABLE, at, kind="poem"),
-        "table1.json: no report for results of kind 'poem': expected bench-jax",
+        "table1.json: no report for results of kind 'poem': expected bench-generate",
     ),
     "a later calibration": (
-        lambda at: change(CALIBRATION, at, version=2),
-        "calibration-entropy.json has version 2, this sharpmax reads up to 1",
+        lambda at: change(CALIBRATION, at, version=3),
+        "calibration-entropy.json has version 3, this sharpmax reads up to 2",
     ),
     "a calibration without a model": (
         lambda at: change(CALIBRATION, at, model="gone"),

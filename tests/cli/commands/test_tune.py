@@ -52,7 +52,7 @@ def test_a_tuning_is_a_table_a_calibration_and_a_report(folder, tmp_path, succee
 
 def test_an_interrupted_tuning_resumes(folder, tmp_path, run, succeed, monkeypatch):
     monkeypatch.setattr(module, "SECONDS_BETWEEN_SAVES", 0.0)
-    take_step, calls = module._Tuning._take_step, []
+    take_step, calls = module.Tuning._take_step, []
 
     def interrupt(tuning):
         if len(calls) == 2:
@@ -60,12 +60,12 @@ def test_an_interrupted_tuning_resumes(folder, tmp_path, run, succeed, monkeypat
         calls.append(tuning.step)
         take_step(tuning)
 
-    monkeypatch.setattr(module._Tuning, "_take_step", interrupt)
+    monkeypatch.setattr(module.Tuning, "_take_step", interrupt)
     words = ["tune", folder, *SMALL, "--out", tmp_path]
     assert run(*words).code == 130
     assert (tmp_path / "tuned.part.json").exists()
     monkeypatch.setattr(
-        module._Tuning, "_take_step", lambda self: (calls.append(self.step), take_step(self))
+        module.Tuning, "_take_step", lambda self: (calls.append(self.step), take_step(self))
     )
     succeed(*words)
     assert calls == [0, 1, 2, 3]

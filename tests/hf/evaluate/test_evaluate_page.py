@@ -43,11 +43,11 @@ def table(result):
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_published_table_is_on_the_page(path):
     result = Evaluation.load(path)
-    assert table(result) in (TUNE_PAGE if path.parent.name == "tune" else PAGE)
+    assert table(result) in (TUNE_PAGE if path.parent.name == "smollm2" else PAGE)
 
 
 def test_the_page_states_the_power_and_quotes_the_calibration():
-    evaluations = [Evaluation.load(path) for path in RESULTS if path.parent.name != "tune"]
+    evaluations = [Evaluation.load(path) for path in RESULTS if path.parent.name != "smollm2"]
     assert {"lookup", "passkey"} <= {evaluation.config["task"] for evaluation in evaluations}
     lookup = next(each for each in evaluations if each.config["task"] == "lookup")
     detectable = [

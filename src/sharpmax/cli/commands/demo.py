@@ -17,9 +17,9 @@ PROMPTS, QUESTIONS = 6, 8
 
 
 def demo(out: Out = Path("demo"), overwrite: Overwrite = False) -> None:
-    """Watch SmolLM2, a small language model, forget names in long lists, and fix it.
+    """Watch a small language model lose facts in long lists, and fix it.
 
-    Measures which heads spread over more tokens as the prompt grows. Then asks for one code among
+    Measures which heads of SmolLM2 spread over more tokens as the prompt grows. Then asks for one code among
     16, 32 and 64 names, plain and with the calibration that `sharpmax tune` learned for this model.
     Writes an HTML report that leads with the answers.
     """
