@@ -225,8 +225,8 @@ def diagnosed(result: Result) -> str:
     heads = len(result.measurements["retrieval_heads"])
     share = row["split"]["dispersion"] / row["split"]["loss"]
     return (
-        f"{heads} heads find the answer; from {lengths[0]} to {lengths[-1]} names dispersion explains "
-        f"{100 * share:.0f} % of the weight that they lose, ranking the rest"
+        f"{heads} heads find the answer; from {lengths[0]} to {lengths[-1]} names dispersion "
+        f"explains {100 * share:.0f} % of the weight that they lose, ranking the rest"
     )
 
 

@@ -78,7 +78,7 @@ BAD = {
     ),
     "a list": (lambda at: write(at, b"[1]"), "file.json is not a sharpmax result"),
     "from the future": (
-        lambda at: change(TABLE, at, schema_version=3),
+        lambda at: change(TABLE, at, schema_version=2),
         "table1.json has schema version 2, this sharpmax reads up to 1: upgrade it",
     ),
     "without provenance": (

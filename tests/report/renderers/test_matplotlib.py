@@ -14,11 +14,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import same_color
 
 from report.pages import tiny
-from report.published import first_of
+from report.published import ALL, first_of
 from report.synthetic import figure8, scan
 from sharpmax import UserError, report
 from sharpmax.report.blocks import Axis, Chart, Content, Group, Line, Rule
-from sharpmax.report.kinds import KINDS
 from sharpmax.report.palette import LIGHT
 from sharpmax.report.renderers.matplotlib import draw
 
@@ -26,7 +25,7 @@ WITHOUT_CHARTS = ("bench-generate", "bench-max-retrieval", "bench-scan")
 SLOW = ("leaderboard",)
 DRAWN = [
     pytest.param(kind, marks=pytest.mark.slow) if kind in SLOW else kind
-    for kind in [*KINDS, "calibration"]
+    for kind in ALL
     if kind not in WITHOUT_CHARTS
 ]
 

@@ -17,11 +17,11 @@ PROMPTS, QUESTIONS = 6, 8
 
 
 def demo(out: Out = Path("demo"), overwrite: Overwrite = False) -> None:
-    """Watch a small language model lose facts in long lists, and fix it.
+    """Watch a small model lose facts in long lists, and fix it.
 
-    Measures which heads of SmolLM2 spread over more tokens as the prompt grows. Then asks for one code among
-    16, 32 and 64 names, plain and with the calibration that `sharpmax tune` learned for this model.
-    Writes an HTML report that leads with the answers.
+    Measures which heads of SmolLM2 spread over more tokens as the prompt grows. Then asks for one
+    code among 16, 32 and 64 names, plain and with the calibration that `sharpmax tune` learned for
+    this model. Writes an HTML report that leads with the answers.
     """
     page = out / "demo.html"
     evaluation_files = result_files(out / "evaluate_lookup")
