@@ -12,7 +12,7 @@ from hf.small import llama, tokenizer
 module = import_module("sharpmax.hf.tune.tune")
 
 SMALL = ["--task", "max", "--from-tokens", "64", "--steps", "4", "--check-prompts", "1"]
-SMALL += ["--guard-weight", "0"]
+SMALL += ["--guard-weight", "0", "--max-text-cost", "9"]
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +35,7 @@ def test_a_tuning_is_a_table_a_calibration_and_a_report(folder, tmp_path, succee
         steps=4,
         check_prompts=1,
         guard_weight=0,
+        max_text_cost=9,
         name=str(folder),
     )
     assert calibration.text() == direct.text()

@@ -41,7 +41,14 @@ def copy_task(length, generator):
 
 
 def tune(model=None, tasks=None, **changes):
-    options = {"guard": TEXT, "from_tokens": 8, "steps": 6, "check_prompts": 2, "guard_weight": 0.1}
+    options = {
+        "guard": TEXT,
+        "from_tokens": 8,
+        "steps": 6,
+        "check_prompts": 2,
+        "guard_weight": 0.1,
+        "max_text_cost": None,
+    }
     return shf.tune(
         llama() if model is None else model,
         tokenizer(),
@@ -264,6 +271,25 @@ def test_a_guard_with_a_large_weight_keeps_the_model_as_it_is():
     )
     costs = [abs(result.method["history"][-1][2]) for result in (free, guarded)]
     assert costs[1] < costs[0] / 2
+
+
+def test_rates_are_scaled_down_until_text_costs_no_more_than_the_limit(monkeypatch):
+    """With a stub for the cost, which is not a smooth function of the scale on a random model."""
+    free = tune(steps=10, guard_weight=0.0)
+    largest = max(abs(head.rate) for head in free.heads)
+
+    def text_nats(self, draft, chunks):
+        assert chunks in (self.guard.validation, self.guard.check)
+        change = 0 if draft is None else max(abs(head.rate) for head in draft.heads) / largest
+        return 2 * (1 + 0.1 * change)
+
+    monkeypatch.setattr(module.Tuning, "_text_nats", text_nats)
+    limited = tune(steps=10, guard_weight=0.0, max_text_cost=0.0501)
+    assert limited.method["scale"] == 0.5
+    for before, after in zip(free.heads, limited.heads, strict=True):
+        assert after.rate == pytest.approx(0.5 * before.rate, rel=1e-3)
+    with pytest.raises(shf.NothingToGain, match=r"cost more than 0\.1 % on ordinary text"):
+        tune(steps=10, guard_weight=0.0, max_text_cost=0.001)
 
 
 # Nothing to gain, and mistakes.

@@ -47,6 +47,15 @@ def tune(
             metavar="X",
         ),
     ] = None,
+    max_text_cost: Annotated[
+        float | None,
+        typer.Option(
+            help="Scale all rates down until ordinary text costs at most this share more nats per "
+            "token. Default: 0.004.",
+            metavar="X",
+            min=0,
+        ),
+    ] = None,
     from_tokens: Annotated[
         int | None,
         typer.Option(help="Change nothing for inputs up to this length.", metavar="N", min=1),
@@ -103,6 +112,7 @@ def tune(
         resolve_task(name)
     given = {
         "guard_weight": guard_weight,
+        "max_text_cost": max_text_cost,
         "from_tokens": from_tokens,
         "steps": steps,
         "learning_rate": learning_rate,

@@ -240,7 +240,7 @@ class _Training:
             "sha256": hashlib.sha256(best.tobytes()).hexdigest(),
         }
         if self.recipe.learns == "rates" and not failure:
-            calibration = run.draft(self.loaded.name)
+            calibration = run.limit_cost(run.draft(self.loaded.name))
             facts |= {
                 "changed_heads": len(calibration.heads),
                 "sha256": hashlib.sha256(calibration.text().encode()).hexdigest(),

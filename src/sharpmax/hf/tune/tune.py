@@ -63,6 +63,8 @@ LEARNING_RATE = 0.03
 """Falls linearly to 0, after a linear rise over the first `WARM_UP` steps."""
 WARM_UP = 8
 GUARD_WEIGHT = 7.0
+MAX_TEXT_COST = 0.004
+"""Default limit of the cost on ordinary text, as a share of its nats per token."""
 FROM_TOKENS = 128
 LAW = Law(low=0.3, high=3.0)
 
@@ -74,6 +76,8 @@ GUARD_POSITIONS = 160
 VALIDATE_EVERY = 20
 PATIENCE = 3
 """In the second half, tuning stops after this many validations without a new best one."""
+SCALES = tuple(round(1 - 0.05 * number, 2) for number in range(20))
+"""Factors of all rates that are tried, in this order, to keep the cost on ordinary text."""
 MIN_RATE = 0.01
 """Smaller rates are dropped: at 16 times `from_tokens` they change a head by less than 3 %."""
 GOOD_ENOUGH = 0.01
@@ -126,6 +130,7 @@ class Settings(NamedTuple):
     check_prompts: int
     save_memory: bool
     seed: int
+    max_text_cost: float | None = MAX_TEXT_COST
 
     def describe(self, guard: Guard) -> dict[str, Any]:
         """Return what the calibration file holds of them."""
@@ -142,6 +147,7 @@ class Settings(NamedTuple):
                 "sha256": guard.sha256,
                 "weight": self.guard_weight,
             },
+            "max_text_cost": self.max_text_cost,
             "max_heads": self.max_heads,
             "check_prompts": self.check_prompts,
             "seed": self.seed,
@@ -167,6 +173,7 @@ def tune(
     held_out: Sequence[str | Task | UserTask] | None = None,
     guard: str | Path | Sequence[str] | None = None,
     guard_weight: float = GUARD_WEIGHT,
+    max_text_cost: float | None = MAX_TEXT_COST,
     from_tokens: int = FROM_TOKENS,
     max_heads: int | None = None,
     steps: int = STEPS,
@@ -196,6 +203,8 @@ def tune(
         guard: Ordinary text that must be predicted as before: the path of a text file, a list of
             texts, or None for the texts of the package.
         guard_weight: The weight of the divergence on ordinary text in the loss.
+        max_text_cost: All rates are scaled down at the end until ordinary text costs at most this
+            share more nats per token, on chunks that were not tuned on; None for no limit.
         from_tokens: The number of tokens up to which nothing changes.
         max_heads: Keep only this many heads, those with the largest rates after half of the steps.
         steps: The number of prompts to learn from.
@@ -235,6 +244,7 @@ def tune(
         check_prompts,
         save_memory,
         seed,
+        None if max_text_cost is None else float(max_text_cost),
     )
     _check_numbers(settings)
     rates = HeadRates(model, from_tokens, LAW)
@@ -242,8 +252,7 @@ def tune(
     try:
         with evaluation_mode(model), frozen_weights(model):
             run.learn()
-            draft = run.draft(name)
-            return run.check(draft)
+            return run.check(run.limit_cost(run.draft(name)))
     except NothingToGain:
         run.checkpoint.remove()  # the job is finished, and there is no result to save
         raise
@@ -328,6 +337,7 @@ def _check_numbers(settings: Settings) -> None:
     for number, option in (
         (settings.learning_rate, "learning_rate"),
         (settings.guard_weight, "guard_weight"),
+        (settings.max_text_cost or 0.0, "max_text_cost"),
     ):
         if not 0 <= number < math.inf:
             raise UserError(f"{option}={number}: give a number of at least 0")
@@ -571,6 +581,29 @@ class Tuning:
             heads=tuple(heads),
         )
 
+    def limit_cost(self, draft: Calibration) -> Calibration:
+        """Scale all rates down until ordinary text costs no more than the limit.
+
+        The guard in the loss weighs cost against gain; this keeps a promise about the cost. It is
+        measured on the chunks for validation.
+        """
+        limit = self.settings.max_text_cost
+        if limit is None:
+            return draft
+        plain = self._text_nats(None, self.guard.validation)
+        for scale in SCALES:
+            heads = [
+                head.model_copy(update={"rate": round_digits(scale * head.rate)})
+                for head in draft.heads
+            ]
+            scaled = draft.model_copy(update={"heads": tuple(heads)})
+            if self._text_nats(scaled, self.guard.validation) <= (1 + limit) * plain:
+                return scaled.model_copy(update={"method": draft.method | {"scale": scale}})
+        raise NothingToGain(
+            f"nothing to gain: even {SCALES[-1]} times the rates that help cost more than "
+            f"{100 * limit:g} % on ordinary text; give a larger limit (--max-text-cost)"
+        )
+
     def check(self, draft: Calibration) -> Calibration:
         """Measure gains on fresh prompts of every task, and the cost on ordinary text."""
         if not self.settings.check_prompts:
@@ -587,8 +620,8 @@ class Tuning:
             self._report(finished=(number + 1) / len(tasks))
         cost = TextCost(
             tokens=sum(len(chunk) - self.settings.from_tokens for chunk in self.guard.check),
-            nats_before=self._text_nats(None),
-            nats_after=self._text_nats(draft),
+            nats_before=self._text_nats(None, self.guard.check),
+            nats_after=self._text_nats(draft, self.guard.check),
         )
         rows = tuple(TaskGain(**row) for row in gains)
         return draft.model_copy(update={"gains": rows, "text_cost": cost})
@@ -622,10 +655,10 @@ class Tuning:
             **values,
         )
 
-    def _text_nats(self, draft: Calibration | None) -> float:
+    def _text_nats(self, draft: Calibration | None, chunks: Sequence[Sequence[int]]) -> float:
         first = self.settings.from_tokens
         with sharpen(self.model, PLAIN if draft is None else draft):
-            nats = [text_nats(self.model, chunk, first) for chunk in self.guard.check]
+            nats = [text_nats(self.model, chunk, first) for chunk in chunks]
         return round_digits(float(np.mean(np.concatenate(nats))), 6)
 
     # Checkpoint and progress.
