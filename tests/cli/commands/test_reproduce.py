@@ -90,7 +90,7 @@ def test_demo_shows_the_loss_and_the_fix_on_a_real_model(tmp_path, succeed):
         assert compared["difference"] > 0.25
         assert f"{100 * evaluation.row(length, 'tuned')['accuracy']['mean']:.1f}" in out
     page = (tmp_path / "demo.html").read_text("utf-8")
-    assert page.index("evaluation on lookup") < page.index("Slope of each head")
+    assert page.index("Correct answers") < page.index("The steepest heads")
     for name in ("scan.png", "scan.html", "evaluate_lookup.png"):
         assert (tmp_path / name).stat().st_size > 0
     assert not list(tmp_path.glob("*part*"))
