@@ -20,7 +20,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
 PROMISE = re.compile(r"^print\(.*#\s*(-?\d+(?:\.\d+)?)", re.M)
 
 
-SLOW_PAGES = ("certify", "evaluate", "lm_eval", "models")
+SLOW_PAGES = ("certify", "diagnose", "evaluate", "lm_eval", "models")
 """Pages whose blocks load or measure a real model."""
 
 
