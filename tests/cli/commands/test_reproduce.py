@@ -88,7 +88,9 @@ def test_demo_shows_the_loss_and_the_fix_on_a_real_model(tmp_path, succeed):
         compared = evaluation.row(length, "tuned")["compared"]
         # 48 questions: less than half of the gain that was measured on hundreds.
         assert compared["difference"] > 0.25
+        assert compared["p_adjusted"] < 0.05
         assert f"{100 * evaluation.row(length, 'tuned')['accuracy']['mean']:.1f}" in out
+    assert "On this task, use tuned, which gains most." in " ".join(out.split())
     page = (tmp_path / "demo.html").read_text("utf-8")
     assert page.index("Correct answers") < page.index("The steepest heads")
     for name in ("scan.png", "scan.html", "evaluate_lookup.png"):

@@ -13,7 +13,7 @@ from sharpmax.cli.output import print_written, result_files, save_result
 from sharpmax.cli.progress import print_status, progress_bar
 
 LENGTHS = (16, 32, 64)
-PROMPTS, QUESTIONS = 6, 8
+PROMPTS, QUESTIONS = 8, 6  # with fewer prompts no difference at three lengths could be significant
 
 
 def demo(out: Out = Path("demo"), overwrite: Overwrite = False) -> None:

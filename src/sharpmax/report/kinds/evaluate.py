@@ -123,7 +123,7 @@ def _verdict(evaluation: schemas.Evaluation, effects: _Effects) -> Verdict:
         "bad" if effects.harms or effects.mixed else "neutral",
         "Leave the model as it is: nothing that was tried helps at every length.",
         details,
-        command="sharpmax calibrate",
+        command="sharpmax tune MODEL",
     )
 
 
