@@ -14,7 +14,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from sharpmax.hf.patch.attention import LAYER_STATES
+from sharpmax.hf.patch import context, scope
 from sharpmax.hf.scan import forward
 
 VOCABULARY = 128
@@ -59,9 +59,9 @@ def random_tokens(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def assert_nothing_is_patched() -> None:
-    """Only the results of checks may be left of a model that was patched."""
-    for state in LAYER_STATES.values():
-        assert (state.patches, state.rules, state.observer) == ([], (), None)
+    assert not scope._open
+    assert not scope.current_scope().patches
+    assert not context._holders
 
 
 @dataclass

@@ -322,7 +322,7 @@ def test_a_model_that_runs_without_reaching_its_layers_is_reported(model, monkey
     monkeypatch.setattr(
         type(model.model.layers[0]), "forward", lambda self, hidden, **options: hidden
     )
-    with pytest.raises(UserError, match="nothing was sharpened"), shf.sharpen(model):
+    with pytest.raises(UserError, match="none of its attention layers called"), shf.sharpen(model):
         answer(model)
 
 

@@ -22,9 +22,17 @@ from sharpmax.hf.evaluate.conditions import Condition
 from sharpmax.hf.evaluate.evaluate import Evaluation, evaluate
 from sharpmax.hf.loading.loader import load
 from sharpmax.hf.patch.attention import register
+from sharpmax.hf.patch.context import PlainThreadWarning
 from sharpmax.hf.sampling import AdaptiveTemperatureLogitsProcessor
 from sharpmax.hf.scan.scan import Scan, scan
-from sharpmax.hf.sharpen import LengthTemperatureWarning, OtherWeightsWarning, sharpen
+from sharpmax.hf.sharpen import (
+    Applied,
+    LengthTemperatureWarning,
+    OtherWeightsWarning,
+    Sharpened,
+    apply,
+    sharpen,
+)
 from sharpmax.hf.tune.calibrate import NothingToGain, calibrate
 from sharpmax.hf.tune.calibration import Calibration, shipped_calibrations
 from sharpmax.hf.tune.diagnose import Diagnosis, diagnose
@@ -32,6 +40,7 @@ from sharpmax.hf.tune.tune import TuningStep, tune
 
 __all__ = [
     "AdaptiveTemperatureLogitsProcessor",
+    "Applied",
     "Calibration",
     "Certificate",
     "Condition",
@@ -40,8 +49,11 @@ __all__ = [
     "LengthTemperatureWarning",
     "NothingToGain",
     "OtherWeightsWarning",
+    "PlainThreadWarning",
     "Scan",
+    "Sharpened",
     "TuningStep",
+    "apply",
     "calibrate",
     "certify",
     "diagnose",

@@ -1,27 +1,30 @@
-"""Sharpen a model's attention for as long as a `with` block lasts."""
+"""Sharpen a model's attention, inside a `with` block or until a handle is removed."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
+from contextlib import ContextDecorator, ExitStack
+from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from torch import nn
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
 from sharpmax.hf.model_info import describe_length_temperature, weights_fingerprint
-from sharpmax.hf.patch.attention import LAYER_STATES, Patch, Rule
+from sharpmax.hf.patch.context import patch_model
 from sharpmax.hf.patch.layers import (
     Layer,
     attention_layers,
     check_numbers,
     count_heads,
-    patched_attention,
-    require_support,
     select_layers,
 )
+from sharpmax.hf.patch.parity import require_support
+from sharpmax.hf.patch.scope import Rule
 from sharpmax.hf.tune.calibration import Calibration, find_calibration
 from sharpmax.policies import PAPER, Policy
 
@@ -34,14 +37,13 @@ class OtherWeightsWarning(UserWarning):
     """A calibration was made for other weights of the same architecture."""
 
 
-@contextmanager
 def sharpen(
     model: PreTrainedModel,
     policy: Policy | Calibration | str | Path = PAPER,
     *,
     layers: Collection[int] | None = None,
     heads: Collection[int] | None = None,
-) -> Iterator[PreTrainedModel]:
+) -> Sharpened:
     """Sharpen the attention of a model inside a `with` block.
 
     Each row of each chosen head is sharpened by what the policy returns for it:
@@ -51,6 +53,11 @@ def sharpen(
     This holds for calls of the model, `generate` with any cache, batches with padding, and
     training. The other heads are plain attention. On leaving the block, also by an error, the model
     is what it was before. Blocks may be nested: where two name one head, the later one counts.
+
+    The block holds in the thread or asyncio task that entered it: others run the same model as it
+    was, or with blocks of their own. A thread that you start inside a block does not inherit it
+    (start it with `contextvars.copy_context().run`); for servers use `apply`. A deep copy of the
+    model is a model of its own, which is not sharpened.
 
     A calibration changes nothing in inputs of at most `from_tokens` tokens: the output of a model
     that uses SDPA is the same bit for bit. Other policies can promise this too: see
@@ -65,33 +72,110 @@ def sharpen(
         heads: The numbers of the heads in each of these layers, negative ones from the end. None
             means all.
 
-    Yields:
-        The model.
+    Returns:
+        A context manager that yields the model. It can be entered again.
 
     Raises:
         UserError: The architecture is not supported, a layer or head does not exist, the
             calibration does not fit the model or was combined with `layers` or `heads`, or the
-            model ran in the block without reaching its attention layers.
+            model runs in the block without reaching its attention layers.
         TypeError: `policy` is none of the above.
 
     Examples:
         >>> with shf.sharpen(model, "smollm2"):
         ...     model.generate(**inputs)
     """
-    every_layer = attention_layers(model)
-    rules = _make_rules(model, every_layer, policy, layers, heads)
-    require_support(model)
-    _warn_of_length_temperature(model)
-    with patched_attention(model, every_layer) as patch:
-        for layer, rule in rules:
-            LAYER_STATES[layer.module].rules += (rule,)
-        try:
-            yield model
-            _require_attention_calls(model, patch)
-        finally:
-            for layer, rule in rules:
-                state = LAYER_STATES[layer.module]
-                state.rules = tuple(other for other in state.rules if other is not rule)
+    return Sharpened(model, policy, layers, heads)
+
+
+class Sharpened(ContextDecorator):
+    """Sharpen a model inside a `with` block: what `sharpen` returns.
+
+    It can be entered several times, also inside itself, and used as a decorator.
+
+    Args:
+        model: A transformers model.
+        policy: A calibration, its path or name, or a function of (entropy, count).
+        layers: The numbers of the attention layers; None means all.
+        heads: The numbers of the heads in each of these layers; None means all.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        policy: Policy | Calibration | str | Path,
+        layers: Collection[int] | None,
+        heads: Collection[int] | None,
+    ) -> None:
+        """Check the arguments; nothing is changed before the block is entered."""
+        self.model = model
+        self.every_layer = attention_layers(model)
+        self.rules = _make_rules(model, self.every_layer, policy, layers, heads)
+        require_support(model)
+        _warn_of_length_temperature(model)
+        self._entered: ContextVar[tuple[ExitStack, ...]] = ContextVar("entered", default=())
+
+    def __enter__(self) -> PreTrainedModel:
+        """Let the rules hold, and return the model."""
+        patch = patch_model(self.model, self.every_layer, self.rules)
+        self._entered.set((*self._entered.get(), patch))
+        return self.model
+
+    def __exit__(self, *_: Any) -> None:
+        """Let the rules no longer hold."""
+        *others, patch = self._entered.get()
+        self._entered.set(tuple(others))
+        patch.close()
+
+
+class Applied:
+    """Undo what `apply` did to a model: the handle that it returns.
+
+    Args:
+        patch: What ends the patch of the model.
+    """
+
+    def __init__(self, patch: ExitStack) -> None:
+        """Keep what ends the patch."""
+        self._patch = patch
+
+    def remove(self) -> None:
+        """Let the model be what it was before. Calling it again does nothing."""
+        self._patch.close()
+
+
+def apply(
+    model: PreTrainedModel,
+    policy: Policy | Calibration | str | Path = PAPER,
+    *,
+    layers: Collection[int] | None = None,
+    heads: Collection[int] | None = None,
+) -> Applied:
+    """Sharpen the attention of a model until the handle is removed, in all threads.
+
+    For servers and notebooks, where a `with` block is in the way. It does what `sharpen` does, and
+    a block of `sharpen` may refine it in one thread.
+
+    Args:
+        model: A transformers model.
+        policy: A calibration, its path or name, or a function of (entropy, count).
+        layers: The numbers of the attention layers; None means all.
+        heads: The numbers of the heads in each of these layers; None means all.
+
+    Returns:
+        A handle whose `remove()` undoes it.
+
+    Raises:
+        UserError: As for `sharpen`.
+        TypeError: `policy` is none of the above.
+
+    Examples:
+        >>> handle = shf.apply(model, "smollm2")
+        >>> model.generate(**inputs)
+        >>> handle.remove()
+    """
+    block = Sharpened(model, policy, layers, heads)
+    return Applied(patch_model(model, block.every_layer, block.rules, everywhere=True))
 
 
 def _make_rules(
@@ -100,7 +184,7 @@ def _make_rules(
     policy: Policy | Calibration | str | Path,
     layers: Collection[int] | None,
     heads: Collection[int] | None,
-) -> list[tuple[Layer, Rule]]:
+) -> dict[nn.Module, tuple[Rule, ...]]:
     """Return the layers to sharpen, each with its rule."""
     if isinstance(policy, (str, Path)):
         policy = find_calibration(model, str(policy))
@@ -115,13 +199,12 @@ def _make_rules(
                 OtherWeightsWarning,
                 stacklevel=4,
             )
-        return [
-            (
-                every_layer[number],
+        return {
+            every_layer[number].module: (
                 Rule(policy.policy(number), frozenset(np.flatnonzero(rates).tolist())),
             )
             for number, rates in policy.rates().items()
-        ]
+        }
     if not callable(policy):
         raise TypeError(
             "policy must be a function of (entropy, count), a calibration or the path of its .json "
@@ -129,7 +212,7 @@ def _make_rules(
         )
     selected = select_layers(every_layer, layers)
     rule = Rule(policy, None if heads is None else _check_heads(selected, heads))
-    return [(layer, rule) for layer in selected]
+    return {layer.module: (rule,) for layer in selected}
 
 
 def _check_heads(layers: list[Layer], heads: Collection[int]) -> frozenset[int]:
@@ -151,13 +234,4 @@ def _warn_of_length_temperature(model: PreTrainedModel) -> None:
             "the policy is applied on top of it",
             LengthTemperatureWarning,
             stacklevel=4,
-        )
-
-
-def _require_attention_calls(model: PreTrainedModel, patch: Patch) -> None:
-    """Refuse a model that ran although none of its layers computed attention."""
-    if patch.forward_passes and not patch.attention_calls:
-        raise UserError(
-            f"{type(model).__name__} ran {patch.forward_passes} times inside sharpen, and none of "
-            "its attention layers called transformers' AttentionInterface: nothing was sharpened"
         )

@@ -19,7 +19,8 @@ from sharpmax import UserError, theory
 from sharpmax.hf.certify.architectures import COVERED, read_logit_parameters
 from sharpmax.hf.certify.bounds import query_and_key_ellipsoids, read_norm, read_rotary
 from sharpmax.hf.certify.certify import log10_items
-from sharpmax.hf.patch.layers import attention_layers, observed_layers, patched_attention
+from sharpmax.hf.patch.context import observed_layers, patched_attention
+from sharpmax.hf.patch.layers import attention_layers
 from sharpmax.policies import Constant
 from sharpmax.results import Result
 from sharpmax.torch import attention as attend

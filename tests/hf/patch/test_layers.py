@@ -21,9 +21,9 @@ import sharpmax.hf as shf
 from hf.families import DECODER, FAMILIES, HEADS, HIDDEN, VOCABULARY, assert_close, assert_far
 from hf.families import variant as family_variant
 from hf.small import assert_nothing_is_patched
-from sharpmax.hf.patch import layers as patching
-from sharpmax.hf.patch.attention import LAYER_STATES
-from sharpmax.hf.patch.layers import TESTED_MODEL_TYPES, attention_layers, find_difference
+from sharpmax.hf.patch import parity
+from sharpmax.hf.patch.layers import attention_layers
+from sharpmax.hf.patch.parity import TESTED_MODEL_TYPES, find_difference
 
 PLAIN = sx.Constant(1.0)
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -225,7 +225,7 @@ def test_a_model_is_checked_once(monkeypatch):
     def counted(model: PreTrainedModel) -> None:
         calls.append(model)
 
-    monkeypatch.setattr(patching, "find_difference", counted)
+    monkeypatch.setattr(parity, "find_difference", counted)
     for _ in range(2):
         with shf.sharpen(model):
             pass
@@ -247,7 +247,7 @@ def test_a_checked_model_follows_its_implementation_outside_of_blocks():
 
 
 def test_a_tested_family_is_not_checked(monkeypatch):
-    monkeypatch.setattr(patching, "find_difference", None)
+    monkeypatch.setattr(parity, "find_difference", None)
     with shf.sharpen(FAMILIES["Llama"].make()):
         pass
 
@@ -386,4 +386,4 @@ def test_an_unusual_option_of_a_tested_family_is_checked():
     model = family_variant("Gemma 3", use_bidirectional_attention=True).make()
     with shf.sharpen(model, PLAIN):
         pass
-    assert all(LAYER_STATES[layer.module].equals_eager for layer in attention_layers(model))
+    assert all(layer.module in parity._equal_eager for layer in attention_layers(model))

@@ -29,8 +29,9 @@ from transformers.masking_utils import (
 import sharpmax as sx
 import sharpmax.hf as shf
 from hf.families import FAMILIES, SLIDING, assert_close, assert_far
-from sharpmax.hf.patch import attention
-from sharpmax.hf.patch.attention import WindowMask, attend, make_mask
+from sharpmax.hf.patch import attention, masks
+from sharpmax.hf.patch.attention import attend
+from sharpmax.hf.patch.masks import WindowMask, make_mask
 
 BATCH, SIZE = 2, 11
 PLAIN = sx.Constant(1.0)
@@ -84,7 +85,7 @@ def test_a_window_stands_for_transformers_matrix(data, kind, length):
     assert window.causal == (kind == "causal")
     assert torch.equal(by_its_numbers.expand(BATCH, 1, length, length), dense)
     counts = dense.sum(-1)
-    fewest, most = attention._bound_visible(window, True, length, length)
+    fewest, most = masks.bound_visible(window, True, length, length)
     assert fewest <= counts.min()
     assert most == counts.max() or length < 2 * window.window - 1  # no query in the middle
     assert most >= counts.max()
@@ -261,7 +262,7 @@ class Largest(TorchDispatchMode):
 
 def test_a_window_over_20000_tokens_takes_no_matrix(monkeypatch):
     tokens = 20_000
-    monkeypatch.setattr(attention, "sdpa_mask", refuse)
+    monkeypatch.setattr(masks, "sdpa_mask", refuse)
     tracemalloc.start()
     try:
         with Largest() as largest:
@@ -294,11 +295,12 @@ def test_a_model_with_a_window_makes_no_matrix_for_it(name, monkeypatch):
         return mask
 
     def watch(*args: Any, **options: Any) -> Any:
-        seen.append(args[5])
-        return attend(*args, **options)
+        seen.append(args[6])
+        return compute(*args, **options)
 
-    monkeypatch.setattr(attention, "sdpa_mask", spy)
-    monkeypatch.setattr(attention, "attend", watch)
+    monkeypatch.setattr(masks, "sdpa_mask", spy)
+    compute = attention._attend
+    monkeypatch.setattr(attention, "_attend", watch)
     with shf.sharpen(model, PLAIN):
         assert_close(model(input_ids=ids)[0], expected)
     assert all(mask is None for mask in dense_masks)
@@ -320,7 +322,7 @@ def test_with_padding_it_is_a_matrix(name, monkeypatch):
         made.append(sdpa_mask(*args, **options))
         return made[-1]
 
-    monkeypatch.setattr(attention, "sdpa_mask", spy)
+    monkeypatch.setattr(masks, "sdpa_mask", spy)
     with shf.sharpen(model, PLAIN):
         found = model(input_ids=ids, attention_mask=padding)[0][padding.bool()]
     assert_close(found, expected)
@@ -329,4 +331,4 @@ def test_with_padding_it_is_a_matrix(name, monkeypatch):
 
 
 def test_the_names_that_are_replaced_above_are_used():
-    assert attention.sdpa_mask is masking_utils.sdpa_mask
+    assert masks.sdpa_mask is masking_utils.sdpa_mask

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf.small import llama
-from sharpmax.hf.patch.attention import PLAIN
+from sharpmax.hf.patch.scope import PLAIN
 from sharpmax.hf.scan.forward import Selection, _first_logit, measure_forward_pass
 from sharpmax.torch import attention_stats
 

@@ -81,7 +81,9 @@ class LawRates(HeadRates):
         return {"law": self.name}
 
     def policy(self, layer: int) -> ByLaw:
-        offsets = self.parameters[self.layers + layer] if self.name == "offset" else None
+        offsets = (
+            self.parameters[len(self.parameters) // 2 + layer] if self.name == "offset" else None
+        )
         return ByLaw(self.parameters[layer], offsets, self.changed_from)
 
 

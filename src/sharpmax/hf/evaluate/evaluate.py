@@ -24,7 +24,8 @@ from sharpmax.hf.evaluate.tasks import (
     resolve_task,
 )
 from sharpmax.hf.model_info import describe_model, weights_fingerprint
-from sharpmax.hf.patch.layers import evaluation_mode, require_support
+from sharpmax.hf.patch.layers import evaluation_mode
+from sharpmax.hf.patch.parity import require_support
 from sharpmax.hf.progress import Progress, ProgressCallback
 from sharpmax.hf.tune.calibration import Calibration
 from sharpmax.policies import PAPER, Policy

@@ -1,51 +1,47 @@
-"""The attention function and the masks that patched models use, and how transformers finds them.
+"""The attention function that patched models use, and how transformers finds it.
 
-transformers looks both up by the name of an attention implementation. They are registered together:
-an attention function without a mask function gets no mask at all, for every model and without a
-warning, so that padding, windows and causality are lost.
+transformers looks attention and mask functions up by the name of an attention implementation. They
+are registered together: an attention function without a mask function gets no mask at all, for
+every model and without a warning, so that padding, windows and causality are lost.
 
-What sharpmax knows about a layer is in one place, `LAYER_STATES`.
+The name of a patched model is set on its configs, which all threads share. What holds in a thread
+or asyncio task is in its scope. Where the scope says nothing of a model, the functions that the
+model had before run.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import math
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils import checkpoint
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import (
-    prepare_padding_mask,
-    sdpa_mask,
-    sliding_window_bidirectional_mask_function,
-    sliding_window_causal_mask_function,
-)
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.output_capturing import _active_collector
 
-from sharpmax.policies import PAPER, Constant, Policy, Traits, inverse_temperatures, traits
+from sharpmax._errors import UserError
+from sharpmax.hf.patch.masks import WindowMask, bound_visible, count_visible, make_mask
+from sharpmax.hf.patch.scope import LayerState, Scope, current_scope
+from sharpmax.policies import PAPER, Policy, inverse_temperatures
 from sharpmax.torch import scaled_dot_product_attention
 
 if TYPE_CHECKING:
     from jaxtyping import Float
-
-PLAIN = Constant(1.0)
-"""The policy of plain attention."""
 
 IMPLEMENTATION = "sharpmax"
 """The `attn_implementation` of `register`. It must contain none of "sdpa", "flash",
 "flex_attention" and "/": transformers searches names for these words and then behaves differently.
 """
 
-PATCHED_IMPLEMENTATION = "sharpmax_rules"
-"""The implementation of a model while it is patched: each layer follows its own rules."""
+PATCHED_NAMES = {"sharpmax_patched": "sdpa", "sharpmax_patched_matrix": "eager"}
+"""The implementation of a patched model, and the one that it used before."""
 
 HARMLESS_KEYWORDS = frozenset(
     (
@@ -67,6 +63,17 @@ HARMLESS_KEYWORDS = frozenset(
 )
 """Keywords of models' attention calls that do not change what is attended to, or how."""
 
+KNOWN_KEYWORDS = HARMLESS_KEYWORDS | {
+    "dropout",
+    "is_causal",
+    "output_attentions",
+    "position_bias",
+    "s_aux",
+    "scaling",
+    "softcap",
+}
+"""With those that `_attend` heeds."""
+
 MAX_WINDOW_MATRIX = 1 << 24
 """Entries of the largest `WindowMask` that is turned into a matrix for SDPA: 4,096 tokens. Beyond,
 the two numbers take less memory and time."""
@@ -74,165 +81,61 @@ the two numbers take less memory and time."""
 LENGTHS_AT_ONCE = 64
 """For how many numbers of keys a policy is asked at once while a model generates."""
 
+CHECKPOINT = inspect.unwrap(checkpoint.checkpoint).__code__
+"""The code of torch's gradient checkpointing, to find on the stack."""
 
-@dataclass(frozen=True, eq=False)
-class Rule:
-    """Sharpen some heads of a layer by a policy.
 
-    Attributes:
-        policy: The policy.
-        heads: The numbers of the heads, or None for all heads.
+# The function that transformers calls.
+
+
+def attend_patched(
+    original: str | None,
+    module: nn.Module,
+    query: Float[Tensor, "batch heads query dim"],
+    key: Float[Tensor, "batch kv_heads key dim"],
+    value: Float[Tensor, "batch kv_heads key value_dim"],
+    attention_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Float[Tensor, "batch query heads value_dim"], Any]:
+    """Compute one layer's attention in a patched model, which used `original` before.
+
+    Where no row is sharpened, or by its length alone, the layer runs SDPA, if it did before.
     """
-
-    policy: Policy
-    heads: frozenset[int] | None
-
-
-@dataclass(eq=False)
-class Patch:
-    """One reason why a model is patched: a `with` block that is being run.
-
-    It must not refer to the model or its layers: it is a value of `LAYER_STATES`, whose keys would
-    then never be freed.
-
-    Attributes:
-        configs: The configs that were changed, each with the implementation it named before any
-            patch.
-        forward_passes: How often the model has run since.
-        attention_calls: How often one of its layers has computed attention since.
-    """
-
-    configs: list[tuple[Any, str | None]]
-    forward_passes: int = 0
-    attention_calls: int = 0
-
-
-Observer = Callable[[dict[str, Any]], Tensor]
-"""Computes a layer's attention in order to measure it. Takes the arguments of
-`sharpmax.torch.scaled_dot_product_attention` as a dictionary and returns the output."""
-
-
-class LayerState:
-    """Everything that sharpmax knows about one attention layer.
-
-    Attributes:
-        policy: One policy that does what the rules say.
-        observer: Computes the layer's attention, if it is being measured.
-        patches: The patches that hold it. Without any, the layer is not patched.
-        sdpa: transformers' own attention function by SDPA, if the layer used it before it was
-            patched. Where the policy is 1, the layer keeps using it.
-        equals_eager: Whether a check has found that patching alone changes no answers.
-    """
-
-    policy: Policy
-
-    def __init__(self) -> None:
-        """Start with a layer that is not patched."""
-        self.rules = ()
-        self.observer: Observer | None = None
-        self.patches: list[Patch] = []
-        self.sdpa: Callable[..., tuple[Tensor, None]] | None = None
-        self.equals_eager = False
-
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        """What holds for the heads. Where two rules name one head, the last one counts."""
-        return self._rules
-
-    @rules.setter
-    def rules(self, rules: tuple[Rule, ...]) -> None:
-        self._rules = rules
-        self.policy = combine_rules(rules)
-        self._traits: Traits | None = None
-        self._answers: tuple[Any, tuple[Tensor, ...]] = (None, ())
-
-    @property
-    def policy_traits(self) -> Traits:
-        """The traits of the policy, read once."""
-        if self._traits is None:
-            self._traits = traits(self.policy)
-        return self._traits
-
-    def ask(
-        self, query: Float[Tensor, "batch heads 1 dim"], kv_heads: int, keys: int
-    ) -> Float[Tensor, "1 heads 1 1"]:
-        """Return the policy's factor of each head, for a query that sees this many keys.
-
-        A policy takes longer than attention to few keys, so it is asked once for many lengths: each
-        generated token adds one key.
-
-        Args:
-            query: Any queries of the layer.
-            kv_heads: The number of key heads.
-            keys: How many keys the query sees.
-
-        Returns:
-            The factor. The policy must be a fixed function of the number of items.
-        """
-        block, place = divmod(keys, LENGTHS_AT_ONCE)
-        heads, dtype, device = query.shape[1], query.dtype, query.device
-        question = (block, heads, kv_heads, dtype, device)
-        asked, answers = self._answers
-        if asked != question:
-            # A tensor that is made in inference mode cannot be used in training later.
-            with torch.inference_mode(False), torch.no_grad():
-                count = torch.arange(LENGTHS_AT_ONCE, dtype=torch.int32, device=device)
-                count = (count + block * LENGTHS_AT_ONCE).expand(1, kv_heads, heads // kv_heads, -1)
-                entropy = torch.zeros(count.shape, dtype=dtype, device=device)
-                factors = inverse_temperatures(self.policy, entropy, count)
-                answers = factors.flatten(1, 2)[:, :, None, None].unbind(-1)
-            self._answers = question, answers
-        return answers[place]
-
-
-LAYER_STATES: WeakKeyDictionary[nn.Module, LayerState] = WeakKeyDictionary()
-"""The state of each layer that is patched, or was checked."""
-
-
-@dataclass(frozen=True)
-class PolicyByHead:
-    """A policy that applies each head's last rule, and 1 to heads without a rule."""
-
-    rules: tuple[Rule, ...]
-    by_head: ClassVar[bool] = True
-
-    @property
-    def needs_entropy(self) -> bool:
-        return any(traits(rule.policy).needs_entropy for rule in self.rules)
-
-    @property
-    def learned(self) -> bool:
-        return any(traits(rule.policy).learned for rule in self.rules)
-
-    @property
-    def plain_up_to(self) -> int:
-        return min(traits(rule.policy).plain_up_to for rule in self.rules)
-
-    def __call__(self, entropy: Any, count: Any, /) -> Float[Tensor, "batch kv_heads group query"]:
-        factor = torch.ones_like(entropy)
-        numbers = torch.arange(entropy.shape[1] * entropy.shape[2], device=entropy.device)
-        head = numbers.view(entropy.shape[1], entropy.shape[2], 1)
-        for rule in self.rules:
-            answer = rule.policy(entropy, count)
-            if rule.heads is None:
-                factor = answer if isinstance(answer, Tensor) else torch.full_like(factor, answer)
-            else:
-                selected = torch.isin(head, torch.tensor(sorted(rule.heads), device=head.device))
-                factor = torch.where(selected, answer, factor)
-        return factor
-
-
-def combine_rules(rules: tuple[Rule, ...]) -> Policy:
-    """Return one policy that does what the rules of a layer say."""
-    for_all_heads = [number for number, rule in enumerate(rules) if rule.heads is None]
-    rules = rules[for_all_heads[-1] :] if for_all_heads else rules
-    if not rules:
-        return PLAIN
-    return rules[0].policy if len(rules) == 1 and rules[0].heads is None else PolicyByHead(rules)
+    scope = current_scope()
+    state = scope.state(module)
+    if state is None or _computed_again_without_scope(scope):
+        _refuse_replica(module)
+        run = original_attention(original, module)
+        return run(module, query, key, value, attention_mask, **options)
+    scope.calls.now += 1
+    _refuse_options(module, query, key, attention_mask, options)
+    if original == "sdpa" and state.observer is None and _is_plain_product(options):
+        call = _prepare_sdpa(state, query, key, attention_mask, _is_causal(module, options))
+        if call is not None:
+            scaled, mask = call
+            return ALL_ATTENTION_FUNCTIONS["sdpa"](module, scaled, key, value, mask, **options)
+    compute = state.observer or compute_attention
+    return _attend(compute, state.policy, module, query, key, value, attention_mask, **options)
 
 
 def attend(
-    default: Policy,
+    policy: Policy,
+    module: nn.Module,
+    query: Float[Tensor, "batch heads query dim"],
+    key: Float[Tensor, "batch kv_heads key dim"],
+    value: Float[Tensor, "batch kv_heads key value_dim"],
+    attention_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Float[Tensor, "batch query heads value_dim"], None]:
+    """Compute one layer's attention in a model whose `attn_implementation` is ours."""
+    _refuse_options(module, query, key, attention_mask, options)
+    compute = compute_attention
+    return _attend(compute, policy, module, query, key, value, attention_mask, **options)
+
+
+def _attend(
+    compute: Callable[[dict[str, Any]], Tensor],
+    policy: Policy,
     module: nn.Module,
     query: Float[Tensor, "batch heads query dim"],
     key: Float[Tensor, "batch kv_heads key dim"],
@@ -244,31 +147,13 @@ def attend(
     softcap: float | None = None,
     s_aux: Float[Tensor, " heads"] | None = None,
     position_bias: Float[Tensor, "#batch heads query key"] | None = None,
-    is_causal: bool | None = None,
-    output_attentions: bool | None = None,
-    **others: Any,
+    **options: Any,
 ) -> tuple[Float[Tensor, "batch query heads value_dim"], None]:
-    """Compute one layer's attention; transformers calls this in each layer.
+    """Compute one layer's attention by our own functions, or let an observer do it.
 
-    The rules of a patched layer say how much to sharpen, and `default` in a layer that is not
-    patched. A query that sees nothing, such as padding, gives zeros. Where no row is sharpened, the
-    layer runs what it ran before it was patched, if that was SDPA.
+    A query that sees nothing, such as padding, gives zeros.
     """
-    _refuse_options(module, output_attentions, others)
-    _refuse_lost_window(module, query, key, attention_mask, others.get("sliding_window"))
-    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
-    state = LAYER_STATES.get(module)
-    if state is not None and not state.patches:
-        state = None
-    if state is not None:
-        for patch in state.patches:
-            patch.attention_calls += 1
-        if state.sdpa is not None and softcap is None and s_aux is None and position_bias is None:
-            call = _prepare_sdpa(state, query, key, attention_mask, causal)
-            if call is not None:
-                scaled, mask = call
-                options = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **others}
-                return state.sdpa(module, scaled, key, value, mask, **options)
+    causal = _is_causal(module, options)
     arguments = {
         "query": query,
         "key": key,
@@ -278,15 +163,54 @@ def attend(
         "enable_gqa": True,
         "softcap": softcap,
         "sinks": s_aux,
-        "policy": default if state is None else state.policy,
+        "policy": policy,
         **_mask_arguments(attention_mask, position_bias, causal, query.shape[2]),
     }
-    output = (
-        scaled_dot_product_attention(**arguments)
-        if state is None or state.observer is None
-        else state.observer(arguments)
-    )
-    return output.transpose(1, 2).contiguous(), None
+    return compute(arguments).transpose(1, 2).contiguous(), None
+
+
+def compute_attention(arguments: dict[str, Any]) -> Tensor:
+    """Compute attention: what an observer that observes nothing does."""
+    return scaled_dot_product_attention(**arguments)
+
+
+def original_attention(name: str | None, module: nn.Module) -> Callable[..., Any]:
+    """Return the attention function of a layer that is not patched.
+
+    transformers does not register eager attention: each model's file has its own.
+    """
+    files = (sys.modules.get(parent.__module__) for parent in type(module).__mro__)
+    eager = (getattr(file, "eager_attention_forward", None) for file in files)
+    default = next((function for function in eager if function is not None), None)
+    function: Callable[..., Any] | None = ALL_ATTENTION_FUNCTIONS.get(str(name), default)
+    if function is None:
+        raise UserError(
+            f"{type(module).__name__} is patched in another thread, and the attention function "
+            f"that it had before ({name}) was not found: use shf.apply in one thread only"
+        )
+    return function
+
+
+def mask_patched(original: str | None, *arguments: Any, config: Any = None, **options: Any) -> Any:
+    """Make the mask for one kind of layer of a patched model, which used `original` before."""
+    scope = current_scope()
+    if original == IMPLEMENTATION or scope.holds(config) or (config is None and scope.patches):
+        return make_mask(*arguments, config=config, **options)
+    name = "eager" if original is None else original
+    return ALL_MASK_ATTENTION_FUNCTIONS[name](*arguments, config=config, **options)
+
+
+# SDPA for what depends on the length alone.
+
+
+def _is_plain_product(options: dict[str, Any]) -> bool:
+    """Return whether the logits are scaled products of queries and keys."""
+    return all(options.get(name) is None for name in ("softcap", "s_aux", "position_bias"))
+
+
+def _is_causal(module: nn.Module, options: dict[str, Any]) -> bool:
+    asked = options.get("is_causal")
+    return bool(getattr(module, "is_causal", True) if asked is None else asked)
 
 
 def _prepare_sdpa(
@@ -298,49 +222,80 @@ def _prepare_sdpa(
 ) -> tuple[Tensor, Tensor | None] | None:
     """Return the query and the mask for which SDPA is the layer's attention, or None.
 
+    A factor on a row's logits is a factor on its query.
+
     SDPA gives zeros for a row without keys if the mask is boolean, and a mean over all keys if it
     is additive, so that additive masks are left to our own attention.
     """
-    if state.observer is not None or not (mask is None or mask.dtype == torch.bool):
+    if not (mask is None or mask.dtype == torch.bool):
         return None
-    fewest, most = _bound_visible(mask, causal, query.shape[2], key.shape[2])
+    if isinstance(mask, WindowMask) and math.prod(mask.shape) > MAX_WINDOW_MATRIX:
+        return None
+    queries, keys = query.shape[2], key.shape[2]
+    fewest, most = bound_visible(mask, causal, queries, keys)
     about = state.policy_traits
-    if about.learned and torch.is_grad_enabled():
-        return None  # even a gradient of zero needs its graph
-    if most > about.plain_up_to:
-        # One query per head whose factor is known beforehand, as in generating: scale the query.
-        if query.shape[2] > 1 or fewest < most or about.needs_entropy or about.learned:
+    # Even a gradient of zero needs its graph.
+    if most > about.plain_up_to or (about.learned and torch.is_grad_enabled()):
+        if about.needs_entropy:
             return None
-        if query.dtype not in (torch.float32, torch.float64) or torch.compiler.is_compiling():
-            return None
-        if torch.is_autocast_enabled(query.device.type):  # it would round the scaled query
-            return None
-        query = query * state.ask(query, key.shape[1], most)
-    if isinstance(mask, WindowMask):
-        return (query, mask.matrix()) if math.prod(mask.shape) <= MAX_WINDOW_MATRIX else None
-    return query, mask
+        if fewest == most and queries == 1 and not about.learned:
+            factor = decoding_factor(state, query, key.shape[1], most)
+        else:
+            count = count_visible(mask, causal, queries, keys, query.device)
+            factor = _ask(state.policy, query, key.shape[1], count)
+        query = (query * factor).to(query.dtype)
+    return query, mask.matrix() if isinstance(mask, WindowMask) else mask
 
 
-def _bound_visible(mask: Tensor | None, causal: bool, queries: int, keys: int) -> tuple[int, int]:
-    """Return bounds of the number of keys that any query sees, from below and above."""
-    if mask is None:
-        return (1, min(queries, keys)) if causal and queries > 1 else (keys, keys)
+def _ask(
+    policy: Policy, query: Float[Tensor, "batch heads query dim"], kv_heads: int, count: Tensor
+) -> Float[Tensor, "#batch heads counts 1"]:
+    """Return the factor of each row by a policy that depends on the number of keys alone."""
+    heads = query.shape[1]
+    if count.shape[1] == 1:
+        count = count.expand(-1, heads, -1)
+    count = count.unflatten(1, (kv_heads, heads // kv_heads))
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    entropy = torch.zeros(count.shape, dtype=dtype, device=query.device)
+    return inverse_temperatures(policy, entropy, count).flatten(1, 2)[..., None]
+
+
+def decoding_factor(
+    state: LayerState, query: Float[Tensor, "batch heads 1 dim"], kv_heads: int, keys: int
+) -> Float[Tensor, "1 heads 1 1"]:
+    """Return the policy's factor of each head, for a query that sees this many keys.
+
+    A policy takes longer than attention to few keys, so it is asked once for many lengths: each
+    generated token adds one key. It must be a fixed function of the number of keys.
+    """
     if torch.compiler.is_compiling():
-        return 0, keys
-    if isinstance(mask, WindowMask):
-        return 1, min(keys, mask.window if mask.causal else 2 * mask.window - 1)
-    bounds: tuple[int, int] = getattr(mask, "visible", (0, keys))
-    return bounds
+        count = torch.full((1, 1, 1), keys, dtype=torch.int32, device=query.device)
+        return _ask(state.policy, query, kv_heads, count)
+    block, place = divmod(keys, LENGTHS_AT_ONCE)
+    question = (block, query.shape[1], kv_heads, query.dtype, query.device)
+    asked, answers = state.answers
+    if asked != question:
+        # A tensor that is made in inference mode cannot be used in training later.
+        with torch.inference_mode(False), torch.no_grad():
+            count = torch.arange(LENGTHS_AT_ONCE, dtype=torch.int32, device=query.device)
+            count = (count + block * LENGTHS_AT_ONCE)[None, None]
+            answers = _ask(state.policy, query, kv_heads, count)[..., None, :].unbind(2)
+        state.answers = question, answers
+    return answers[place]
+
+
+# What is refused.
 
 
 def _refuse_options(
-    module: nn.Module, output_attentions: bool | None, others: dict[str, Any]
+    module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, options: dict[str, Any]
 ) -> None:
     """Refuse options that are not supported: they may change the logits."""
     # transformers may be collecting the weights of all layers, although not every model passes
     # `output_attentions` on, and a config may ask for it too. It would return an empty tuple.
     collected = _active_collector.get()
-    if output_attentions or (collected and any(key.endswith("attentions") for key in collected)):
+    asked = options.get("output_attentions")
+    if asked or (collected and any(key.endswith("attentions") for key in collected)):
         raise NotImplementedError(
             f"{type(module).__name__}: sharpmax holds no matrix of weights to return for "
             'output_attentions=True; use attn_implementation="eager" for the matrix or '
@@ -348,13 +303,19 @@ def _refuse_options(
         )
     unknown = [
         keyword
-        for keyword, value in others.items()
-        if value is not None and keyword not in HARMLESS_KEYWORDS
+        for keyword, value in options.items()
+        if value is not None and keyword not in KNOWN_KEYWORDS
     ]
     if unknown:
         raise NotImplementedError(
             f"{type(module).__name__} passes {', '.join(sorted(unknown))} to its attention, which "
             'sharpmax does not support; use attn_implementation="eager" for this model'
+        )
+    window = options.get("sliding_window")
+    if mask is None and window is not None and key.shape[2] > window and query.shape[2] > 1:
+        raise NotImplementedError(
+            f"{type(module).__name__} has a sliding window of {window} tokens, but its model made "
+            f"no mask for {key.shape[2]}: sharpmax does not support it"
         )
 
 
@@ -376,166 +337,70 @@ def _mask_arguments(
     return {"attn_mask": mask + bias}
 
 
-def _refuse_lost_window(
-    module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, window: int | None
-) -> None:
-    """Refuse a layer with a sliding window whose model has made no mask for it."""
-    if mask is not None or window is None:
-        return
-    keys = key.shape[2]
-    if keys > window and query.shape[2] > 1:
-        raise NotImplementedError(
-            f"{type(module).__name__} has a sliding window of {window} tokens, but its model made "
-            f"no mask for {keys}: sharpmax does not support it"
+def _refuse_replica(module: nn.Module) -> None:
+    """Refuse a copy of a patched layer, which the patch does not reach."""
+    if getattr(module, "_is_replica", False):
+        raise UserError(
+            "torch.nn.DataParallel runs copies of a model, which sharpmax does not reach: use "
+            "DistributedDataParallel, or one device"
         )
 
 
-_GETTERS: tuple[Any, ...] = (Tensor.shape, Tensor.dtype, Tensor.device, Tensor.ndim, Tensor.layout)
-_METADATA = {Tensor.dim, Tensor.size} | {getter.__get__ for getter in _GETTERS}
-"""What can be read from a mask without its content."""
+def _computed_again_without_scope(scope: Scope) -> bool:
+    """Return whether a backward pass computes the layer again, after a forward pass without scope.
 
+    Gradient checkpointing keeps no activations and computes a layer again in the backward pass,
+    where other rules may hold. transformers' own checkpointing keeps its scope (`KeptScope`); a
+    layer without one was not patched in the forward pass.
 
-class WindowMask(torch.Tensor):
-    """The mask of a sliding window, [batch, 1, query, key], stored as two numbers.
-
-    The attention function reads the numbers. Any other operation, such as a model that slices or
-    inverts its mask, acts on the boolean matrix that this stands for.
-
-    Attributes:
-        window: Query i sees key j if |i - j| < window,
-        causal: and j <= i, if this is true.
-        dense: Makes the matrix.
+    Raises:
+        UserError: The layer runs inside checkpointing that will not return to this scope.
     """
-
-    window: int
-    causal: bool
-    dense: Callable[[], Tensor | None]
-    _matrix: Tensor | None
-
-    @staticmethod
-    def create(
-        shape: tuple[int, int, int, int],
-        device: torch.device | str,
-        window: int,
-        causal: bool,
-        dense: Callable[[], Tensor | None],
-    ) -> WindowMask:
-        """Return the mask of this shape without allocating it."""
-        scalar = torch.zeros((), dtype=torch.bool, device=device)
-        mask = torch.Tensor._make_subclass(WindowMask, scalar.expand(shape))
-        mask.window, mask.causal, mask.dense, mask._matrix = window, causal, dense, None
-        return mask
-
-    def matrix(self) -> Tensor | None:
-        """Return the matrix, which is made once for all layers. It must not be changed."""
-        if self._matrix is None:
-            self._matrix = self.dense()
-        return self._matrix
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        with torch._C.DisableTorchFunctionSubclass():
-            if func not in _METADATA:
-                args, kwargs = tree_map(_as_matrix, (args, kwargs))
-            return func(*args, **kwargs)
+    if scope.checkpointed or torch.compiler.is_compiling():
+        return False
+    if torch._C._current_graph_task_id() != -1:  # a backward pass is running
+        return True
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code is CHECKPOINT:
+            raise UserError(
+                "torch.utils.checkpoint was called inside a block that sharpens, and the backward "
+                "pass would compute other attention: use model.gradient_checkpointing_enable(), "
+                "before the block"
+            )
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
-def _as_matrix(value: Any) -> Any:
-    return value.dense() if isinstance(value, WindowMask) else value
+# Names.
 
 
-def make_mask(
-    batch_size: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: int = 0,
-    kv_offset: int = 0,
-    *,
-    attention_mask: Tensor | None = None,
-    local_size: int | None = None,
-    allow_is_causal_skip: bool = True,
-    allow_is_bidirectional_skip: bool = False,
-    device: torch.device | str = "cpu",
-    **others: Any,
-) -> Tensor | None:
-    """Make the mask for one kind of layer; transformers calls this once per forward pass and kind.
+def patched_name(original: str | None) -> str:
+    """Return the implementation of a patched model that used `original`, and register it.
 
-    transformers' own `sdpa_mask` makes it, except for a sliding window over one whole sequence, for
-    which that would allocate a matrix of tokens by tokens.
-
-    Returns:
-        None for attention that is causal or bidirectional without exception, as `module.is_causal`
-        says; a `WindowMask`; or the boolean matrix, True where a key may be seen, whose attribute
-        `visible` is the smallest and the largest number of keys that a query sees.
+    The name tells the original, so that a copy of a patched model runs what the model did.
     """
-    dense = functools.partial(
-        sdpa_mask,
-        batch_size,
-        q_length,
-        kv_length,
-        q_offset,
-        kv_offset,
-        attention_mask=attention_mask,
-        local_size=local_size,
-        device=device,
-        **others,
+    known = {value: name for name, value in PATCHED_NAMES.items()}
+    # Spelled, to contain none of the words that transformers searches names for.
+    name = known.get(str(original)) or "sharpmax_patched_" + "_".join(
+        filter(str.isalnum, str(original))
     )
-    compiling = torch.compiler.is_compiling()
-    # A window that covers everything is left to sdpa_mask, which then makes no mask.
-    if (
-        (allow_is_causal_skip or allow_is_bidirectional_skip)
-        and local_size is not None
-        and q_length == kv_length > 1
-        and not compiling
-        and kv_length >= local_size
-        and int(q_offset) == int(kv_offset) == 0
-        and _hides_nothing(prepare_padding_mask(attention_mask, kv_length, kv_offset))
-    ):
-        unskipped = functools.partial(
-            dense, allow_is_causal_skip=False, allow_is_bidirectional_skip=False
+    if name not in ALL_ATTENTION_FUNCTIONS:
+        _register(
+            name,
+            functools.partial(attend_patched, original),
+            functools.partial(mask_patched, original),
         )
-        shape = (batch_size, 1, q_length, kv_length)
-        function = others.get("mask_function")
-        # transformers counts the token itself in a causal window, but not in a bidirectional one.
-        if _same_function(function, sliding_window_causal_mask_function(local_size)):
-            return WindowMask.create(shape, device, local_size, True, unskipped)
-        if _same_function(function, sliding_window_bidirectional_mask_function(local_size)):
-            return WindowMask.create(shape, device, local_size + 1, False, unskipped)
-    mask = dense(
-        allow_is_causal_skip=allow_is_causal_skip,
-        allow_is_bidirectional_skip=allow_is_bidirectional_skip,
-    )
-    if type(mask) is Tensor and not compiling and not mask.is_meta:
-        # Counted here, once for all layers. The keys are no such bound: a static cache has room for
-        # more than there is, and padding hides some. `generate` copies masks that are not
-        # contiguous, and the copy would not have the attribute.
-        mask = mask.contiguous() if q_length == 1 else mask
-        fewest, most = mask.sum(-1).aminmax()
-        mask.visible = int(fewest), int(most)  # type: ignore[attr-defined]
-    return mask
+    return name
 
 
-def _hides_nothing(padding: Tensor | None) -> bool:
-    return padding is None or bool(padding.all())
-
-
-def _same_function(first: Any, second: Any) -> bool:
-    """Return whether two mask functions have the same code and close over the same numbers.
-
-    Chunked attention has a local size too, but other code than a window.
-    """
-    if isinstance(first, tuple) and isinstance(second, tuple):
-        return len(first) == len(second) and all(map(_same_function, first, second))
-    if not isinstance(first, FunctionType) or not isinstance(second, FunctionType):
-        return type(first) is type(second) is int and first == second
-    closures = [
-        tuple(cell.cell_contents for cell in function.__closure__ or ())
-        for function in (first, second)
-    ]
-    return first.__code__ is second.__code__ and _same_function(*closures)
+def original_name(name: str | None) -> str | None:
+    """Return the implementation that a patched model used before; any other name is its own."""
+    function = ALL_ATTENTION_FUNCTIONS.get(str(name))
+    if isinstance(function, functools.partial) and function.func is attend_patched:
+        original: str | None = function.args[0]
+        return original
+    return name
 
 
 def register(policy: Policy = PAPER) -> None:
@@ -561,17 +426,12 @@ def register(policy: Policy = PAPER) -> None:
             f"policy must be a function of (entropy, count), got {policy!r}; "
             "sharpmax.Constant(1.0) is plain attention"
         )
-    _register(IMPLEMENTATION, functools.partial(attend, policy))
+    _register(IMPLEMENTATION, functools.partial(attend, policy), make_mask)
 
 
-def register_patched() -> None:
-    """Register the implementation that patched models name."""
-    _register(PATCHED_IMPLEMENTATION, functools.partial(attend, PLAIN))
-
-
-def _register(name: str, function: Callable[..., Any]) -> None:
+def _register(name: str, function: Callable[..., Any], mask: Callable[..., Any]) -> None:
     AttentionInterface.register(name, function)
-    AttentionMaskInterface.register(name, make_mask)
+    AttentionMaskInterface.register(name, mask)
 
 
 def registered_policy() -> Policy:
@@ -593,5 +453,6 @@ def detect_use() -> Callable[[], bool]:
         used = True
         return attend(*arguments, **options)
 
-    _register(IMPLEMENTATION, functools.partial(attend_and_note, registered_policy()))
+    policy = registered_policy()
+    _register(IMPLEMENTATION, functools.partial(attend_and_note, policy), make_mask)
     return lambda: used

@@ -1,4 +1,4 @@
-"""Find the attention layers of a model, patch them, and check that patching changes nothing.
+"""Find the attention layers of a model, select some of them, and count their heads.
 
 A layer whose attention goes through transformers' `AttentionInterface` can be measured and
 sharpened. Some models call another kernel directly. They would silently stay as they are, so they
@@ -8,52 +8,15 @@ are refused by name.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sharpmax._errors import UserError
-from sharpmax.hf.patch.attention import (
-    IMPLEMENTATION,
-    LAYER_STATES,
-    PATCHED_IMPLEMENTATION,
-    LayerState,
-    Observer,
-    Patch,
-    Rule,
-    register_patched,
-    registered_policy,
-)
-
-TESTED_MODEL_TYPES = frozenset(
-    (
-        "bert",
-        "gemma",
-        "gemma2",
-        "gemma3_text",
-        "gpt2",
-        "gpt_neox",
-        "gpt_oss",
-        "llama",
-        "mistral",
-        "modernbert",
-        "olmo2",
-        "phi3",
-        "qwen2",
-        "qwen3",
-        "t5",
-        "vit",
-        "whisper",
-    )
-)
-"""`config.model_type` of the families that the tests compare with eager attention, with padding on
-both sides, caches and `generate`. Other models are compared when they are first used."""
 
 
 @dataclass(frozen=True)
@@ -156,76 +119,6 @@ def count_heads(layer: Layer) -> int:
     raise UserError(f"{type(module).__name__} does not say how many heads it has")
 
 
-@contextmanager
-def patched_attention(model: PreTrainedModel, layers: list[Layer]) -> Iterator[Patch]:
-    """Let the attention of a model follow the rules of its layers inside the block.
-
-    Blocks may be nested, may end in any order, and may hold models that share configs or layers (a
-    model and its own `.model`, two models made from one config). Each config and each layer is put
-    back when the last block that holds it ends.
-
-    Args:
-        model: The model.
-        layers: All its attention layers.
-
-    Yields:
-        Counts of what has run inside the block.
-    """
-    register_patched()
-    patch = Patch([(config, _implementation_before(config)) for config in find_configs(model)])
-
-    def count_pass(*_: Any) -> None:
-        patch.forward_passes += 1
-
-    hook = model.register_forward_hook(count_pass)
-    # A model that its `attn_implementation` sharpens stays sharpened where no rule says otherwise.
-    registered = any(implementation == IMPLEMENTATION for _, implementation in patch.configs)
-    first_rules = (Rule(registered_policy(), None),) if registered else ()
-    implementations = {id(config): implementation for config, implementation in patch.configs}
-    try:
-        for config, _ in patch.configs:
-            # As `set_attn_implementation` sets it, but on every config that a module holds, and
-            # without its fall-back to a logged warning.
-            config._attn_implementation_internal = PATCHED_IMPLEMENTATION
-        for layer in layers:
-            state = LAYER_STATES.setdefault(layer.module, LayerState())
-            if not state.patches:
-                state.rules = first_rules
-                used = implementations.get(id(getattr(layer.module, "config", None)))
-                state.sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"] if used == "sdpa" else None
-            state.patches.append(patch)
-        yield patch
-    finally:
-        hook.remove()
-        _remove(patch, layers)
-
-
-def _remove(patch: Patch, layers: list[Layer]) -> None:
-    """Put back the layers and configs that no other patch holds."""
-    for layer in layers:
-        state = LAYER_STATES[layer.module]
-        state.patches.remove(patch)
-        if not state.patches:
-            state.rules, state.sdpa = (), None
-            if not state.equals_eager:
-                del LAYER_STATES[layer.module]
-    for config, implementation in patch.configs:
-        if not any(config is held for held, _ in _held_configs()):
-            config._attn_implementation_internal = implementation
-
-
-def _held_configs() -> list[tuple[Any, str | None]]:
-    """Return the configs of all patches, each with the implementation that it named before."""
-    patches = {id(patch): patch for state in LAYER_STATES.values() for patch in state.patches}
-    return [held for patch in patches.values() for held in patch.configs]
-
-
-def _implementation_before(config: Any) -> str | None:
-    """Return the attention implementation that a config named before any patch."""
-    before: dict[int, str | None] = {id(held): name for held, name in _held_configs()}
-    return before.get(id(config), config._attn_implementation_internal)
-
-
 def find_configs(model: PreTrainedModel) -> list[Any]:
     """Return every config that a module of the model holds, and the configs inside them."""
     configs: dict[int, Any] = {}
@@ -237,25 +130,6 @@ def find_configs(model: PreTrainedModel) -> list[Any]:
         configs[id(config)] = config
         waiting += [getattr(config, name, None) for name in config.sub_configs]
     return list(configs.values())
-
-
-@contextmanager
-def observed_layers(
-    layers: list[Layer], make_observer: Callable[[Layer], Observer]
-) -> Iterator[None]:
-    """Let observers compute the attention of patched layers inside the block.
-
-    Args:
-        layers: Layers of a model that is inside `patched_attention`.
-        make_observer: Makes the observer of a layer.
-    """
-    try:
-        for layer in layers:
-            LAYER_STATES[layer.module].observer = make_observer(layer)
-        yield
-    finally:
-        for layer in layers:
-            LAYER_STATES[layer.module].observer = None
 
 
 @contextmanager
@@ -280,88 +154,3 @@ def evaluation_mode(model: PreTrainedModel) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
-
-
-def require_support(model: PreTrainedModel) -> None:
-    """Refuse a model whose answers would change by patching alone.
-
-    Tested families pass. Any other model is compared with its own eager attention on a few random
-    tokens, once.
-
-    Raises:
-        UserError: The answers differ, or the comparison is impossible. Names the architecture.
-    """
-    # With this option eager attention stays causal in Gemma and Gemma 2, and others do not.
-    unusual = getattr(model.config, "use_bidirectional_attention", None)
-    if model.config.model_type in TESTED_MODEL_TYPES and not unusual:
-        return
-    layers = attention_layers(model)
-    if all(LAYER_STATES.get(layer.module, LayerState()).equals_eager for layer in layers):
-        return
-    reason = find_difference(model)
-    if reason is not None:
-        raise UserError(
-            f"{type(model).__name__} ({model.config.model_type}) is not among the tested "
-            f"architectures, and {reason}: not supported"
-        )
-    for layer in layers:
-        LAYER_STATES.setdefault(layer.module, LayerState()).equals_eager = True
-
-
-def find_difference(model: PreTrainedModel) -> str | None:
-    """Return why patching would change this model's answers, or None if it does not.
-
-    Compares plain attention with eager attention on a batch without padding, for which there may
-    be no mask at all, and on one with padding.
-    """
-    try:
-        vocabulary = getattr(model.config.get_text_config(), "vocab_size", None)
-        if model.main_input_name != "input_ids" or vocabulary is None:
-            return f"it reads {model.main_input_name}, which a check by tokens cannot make up"
-        with evaluation_mode(model):
-            return _compare(model, vocabulary, 0) or _compare(model, vocabulary, 3)
-    except NotImplementedError as error:
-        return f"its attention asks for something that is not supported ({error})"
-    except Exception as error:
-        return f"it fails on a few random tokens ({type(error).__name__}: {error})"
-
-
-def _compare(model: PreTrainedModel, vocabulary: int, padding: int) -> str | None:
-    """Compare on a batch of two sequences, the second with padding on the left."""
-    layers = attention_layers(model)
-    with attention_implementation(model, "eager"):
-        expected = _run_random_tokens(model, vocabulary, padding)
-    with patched_attention(model, layers):
-        states = [LAYER_STATES[layer.module] for layer in layers]
-        before = [(state.rules, state.sdpa) for state in states]
-        try:
-            # Nothing is sharpened, even in a model that is inside `sharpen`, and our own attention
-            # computes it.
-            for state in states:
-                state.rules, state.sdpa = (), None
-            answers = _run_random_tokens(model, vocabulary, padding)
-        finally:
-            for state, (rules, sdpa) in zip(states, before, strict=True):
-                state.rules, state.sdpa = rules, sdpa
-    # The order of rounding differs. On a model of 30 layers it makes a difference of 13 units of
-    # the largest answer in float32 and 6 in half precision; a lost mask makes one of 90.
-    units = 16 if torch.finfo(expected.dtype).bits == 16 else 50
-    tolerance = units * torch.finfo(expected.dtype).eps * float(expected.abs().max())
-    difference = float((answers - expected).abs().max())
-    if not difference <= tolerance:
-        return f"its answers differ from those of eager attention by {difference:.2g}"
-    return None
-
-
-@torch.no_grad()
-def _run_random_tokens(model: PreTrainedModel, vocabulary: int, padding: int) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(vocabulary, (2, 12), generator=generator).to(model.device)
-    mask = torch.ones_like(tokens)
-    mask[1, :padding] = 0
-    inputs = {"input_ids": tokens, "attention_mask": mask}
-    if model.config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = tokens[:, 3:]
-    answers: Tensor = model(**inputs)[0]
-    # One answer per token, of which those at padding mean nothing, or one per sequence.
-    return answers[mask.bool()] if answers.shape[:2] == mask.shape else answers

@@ -18,17 +18,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
-from sharpmax.hf.patch.attention import PLAIN, Observer
+from sharpmax.hf.patch.context import observed_layers, patched_attention
 from sharpmax.hf.patch.layers import (
     Layer,
     attention_layers,
     check_numbers,
     count_heads,
     evaluation_mode,
-    observed_layers,
-    patched_attention,
     select_layers,
 )
+from sharpmax.hf.patch.scope import PLAIN, Observer
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.policies import Policy
 from sharpmax.torch import (

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from sharpmax.hf.checkpoint import Checkpoint
 from sharpmax.hf.model_info import describe_model, weights_fingerprint
-from sharpmax.hf.patch.layers import require_support
+from sharpmax.hf.patch.parity import require_support
 from sharpmax.hf.progress import Progress, ProgressCallback
 from sharpmax.hf.scan import forward
 from sharpmax.hf.scan.forward import PassStatistics, Selection

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sharpmax._errors import UserError
+from sharpmax.hf.patch.context import KeptScope
 
 DROPOUTS = ("attention_dropout", "hidden_dropout", "resid_pdrop", "attn_pdrop", "dropout")
 """Options of configs that name a probability of dropout."""
@@ -50,8 +51,8 @@ def checkpointed_layers(model: PreTrainedModel) -> Iterator[None]:
     try:
         for block in blocks:
             block.training = block.gradient_checkpointing = True
-            vars(block)["_gradient_checkpointing_func"] = functools.partial(
-                checkpoint, use_reentrant=False
+            vars(block)["_gradient_checkpointing_func"] = KeptScope(
+                functools.partial(checkpoint, use_reentrant=False)
             )
         yield
     finally:

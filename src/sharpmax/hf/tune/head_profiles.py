@@ -18,13 +18,9 @@ from sharpmax.hf.evaluate.scoring import (
     read_context,
 )
 from sharpmax.hf.evaluate.tasks import TaskPrompt
-from sharpmax.hf.patch.attention import PLAIN, Observer
-from sharpmax.hf.patch.layers import (
-    Layer,
-    attention_layers,
-    observed_layers,
-    patched_attention,
-)
+from sharpmax.hf.patch.context import observed_layers, patched_attention
+from sharpmax.hf.patch.layers import Layer, attention_layers
+from sharpmax.hf.patch.scope import PLAIN, Observer
 from sharpmax.hf.scan.forward import LOGIT_ARGUMENTS
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.tune.calibration import architecture_of

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sharpmax.hf.patch.attention import PLAIN
+from sharpmax.hf.patch.context import patched_attention
+from sharpmax.hf.patch.layers import attention_layers
+from sharpmax.hf.patch.scope import PLAIN, Rule
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.tune.calibration import ByRate, architecture_of
 from sharpmax.results.calibration import Law
@@ -55,7 +56,6 @@ class HeadRates:
             torch.zeros(heads, device=model.device, requires_grad=True)
             for heads in architecture_of(model).heads
         ]
-        self.layers = len(self.parameters)
 
     def describe(self) -> dict[str, Any]:
         return {}  # the settings of a tuning say it all
@@ -64,12 +64,10 @@ class HeadRates:
         """Return the policy of a layer, which carries gradients."""
         return ByRate(self.parameters[layer], self.changed_from, self.law)
 
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for layer in range(self.layers):
-                stack.enter_context(sharpen(self.model, self.policy(layer), layers=[layer]))
-            yield
+    def applied(self) -> AbstractContextManager[None]:
+        layers = attention_layers(self.model)
+        rules = {layer.module: (Rule(self.policy(layer.index), None),) for layer in layers}
+        return patched_attention(self.model, layers, rules)
 
     def plain(self) -> AbstractContextManager[Any]:
         return sharpen(self.model, PLAIN)

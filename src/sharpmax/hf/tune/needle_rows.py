@@ -18,13 +18,9 @@ from sharpmax.hf.evaluate.scoring import (
     score_logits,
 )
 from sharpmax.hf.evaluate.tasks import TaskPrompt
-from sharpmax.hf.patch.attention import Observer
-from sharpmax.hf.patch.layers import (
-    Layer,
-    attention_layers,
-    observed_layers,
-    patched_attention,
-)
+from sharpmax.hf.patch.context import observed_layers, patched_attention
+from sharpmax.hf.patch.layers import Layer, attention_layers
+from sharpmax.hf.patch.scope import Observer
 from sharpmax.hf.tune.calibration import architecture_of
 from sharpmax.ops import SoftmaxState
 from sharpmax.policies import inverse_temperatures

@@ -44,8 +44,9 @@ from sharpmax.hf.evaluate.tasks import (
     resolve_task,
 )
 from sharpmax.hf.model_info import context_length, weights_fingerprint
-from sharpmax.hf.patch.attention import PLAIN
-from sharpmax.hf.patch.layers import evaluation_mode, require_support
+from sharpmax.hf.patch.layers import evaluation_mode
+from sharpmax.hf.patch.parity import require_support
+from sharpmax.hf.patch.scope import PLAIN
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.tune.calibrate import NothingToGain, round_digits
 from sharpmax.hf.tune.calibration import Calibration, architecture_of
