@@ -18,6 +18,7 @@ from sharpmax.cli.help_format import Command, Group
 COMMANDS = {
     "Measure": ("demo", "scan", "diagnose", "certify"),
     "Improve": ("tune", "evaluate", "calibrate", "lm_eval"),
+    "Ship": ("export",),
     "Share": ("report", "app"),
     "Reproduce": ("reproduce", "leaderboard", "clrs"),
     "Help": ("doctor",),

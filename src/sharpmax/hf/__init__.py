@@ -20,6 +20,8 @@ from sharpmax.hf.certify.certify import Certificate, certify
 from sharpmax.hf.checkpoint import forget
 from sharpmax.hf.evaluate.conditions import Condition
 from sharpmax.hf.evaluate.evaluate import Evaluation, evaluate
+from sharpmax.hf.export.checkpoint import export
+from sharpmax.hf.export.gguf import export_gguf
 from sharpmax.hf.loading.loader import load
 from sharpmax.hf.patch.attention import register
 from sharpmax.hf.patch.context import PlainThreadWarning
@@ -58,6 +60,8 @@ __all__ = [
     "certify",
     "diagnose",
     "evaluate",
+    "export",
+    "export_gguf",
     "forget",
     "load",
     "register",

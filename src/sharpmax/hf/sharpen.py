@@ -28,6 +28,9 @@ from sharpmax.hf.patch.scope import Rule
 from sharpmax.hf.tune.calibration import Calibration, find_calibration
 from sharpmax.policies import PAPER, Policy
 
+EXPORT_MARK = "sharpmax_export"
+"""The entry in config.json by which an exported model is known."""
+
 
 class LengthTemperatureWarning(UserWarning):
     """The model already scales its attention with length, and a policy multiplies that."""
@@ -110,7 +113,7 @@ class Sharpened(ContextDecorator):
         """Check the arguments; nothing is changed before the block is entered."""
         self.model = model
         self.every_layer = attention_layers(model)
-        self.rules = _make_rules(model, self.every_layer, policy, layers, heads)
+        self.rules = make_rules(model, self.every_layer, policy, layers, heads)
         require_support(model)
         _warn_of_length_temperature(model)
         self._entered: ContextVar[tuple[ExitStack, ...]] = ContextVar("entered", default=())
@@ -178,7 +181,7 @@ def apply(
     return Applied(patch_model(model, block.every_layer, block.rules, everywhere=True))
 
 
-def _make_rules(
+def make_rules(
     model: PreTrainedModel,
     every_layer: list[Layer],
     policy: Policy | Calibration | str | Path,
@@ -192,6 +195,11 @@ def _make_rules(
         if layers is not None or heads is not None:
             raise UserError("`layers` and `heads` cannot be combined with a calibration")
         policy.require_fit(model)
+        if hasattr(model.config, EXPORT_MARK):
+            raise UserError(
+                f"{model.config._name_or_path} was written by sharpmax export, and a calibration "
+                "is in its weights already: use it as it is, or sharpen the original model"
+            )
         if policy.weights != weights_fingerprint(model):
             warnings.warn(
                 f"this calibration was made for other weights, of {policy.model}: its heads may "

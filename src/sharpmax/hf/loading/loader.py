@@ -24,6 +24,7 @@ from sharpmax._errors import UserError
 from sharpmax.hf.loading.catalogue import (
     CATALOGUE,
     cache_folder,
+    find_package,
     gguf_options,
     model_folder,
     require_gguf,
@@ -48,12 +49,14 @@ class Loaded:
         tokenizer: Its tokenizer.
         name: What to print for it.
         notes: What a reader of its results must know.
+        gguf: The GGUF file that its weights come from, if there is one.
     """
 
     model: transformers.PreTrainedModel
     tokenizer: transformers.PreTrainedTokenizerBase
     name: str
     notes: tuple[str, ...]
+    gguf: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,9 @@ def _load_from_catalogue(name: str, dtype: str, report: Callable[[str], None] | 
         loaded = _load_source(_Source(folder, folder), dtype, False, False)
     except UserError as error:
         raise UserError(f"{folder} is damaged: delete the folder, it is made again") from error
-    return Loaded(loaded.model, loaded.tokenizer, CATALOGUE[name].title, CATALOGUE[name].notes)
+    entry = CATALOGUE[name]
+    gguf, _ = find_package(name)
+    return Loaded(loaded.model, loaded.tokenizer, entry.title, entry.notes, gguf)
 
 
 def _choose_device(device: str, dtype: str) -> torch.device:
@@ -223,7 +228,8 @@ def _load_source(
         raise
     except Exception as error:  # a bad folder makes transformers raise nearly any type
         raise UserError(explain_error(source.name, source.folder, error)) from error
-    return Loaded(model, tokenizer, source.name, _check_weights(source, model, loading))
+    gguf = None if source.gguf is None else Path(str(source.folder)) / source.gguf
+    return Loaded(model, tokenizer, source.name, _check_weights(source, model, loading), gguf)
 
 
 def _choose_class(config: Any) -> Any:

@@ -119,6 +119,17 @@ def count_heads(layer: Layer) -> int:
     raise UserError(f"{type(module).__name__} does not say how many heads it has")
 
 
+def count_visible(layer: Layer, length: int) -> int:
+    """Return how many tokens the last token of an input of this length sees in a layer."""
+    module: Any = layer.module
+    config = getattr(module, "config", None)
+    window = getattr(module, "sliding_window", getattr(config, "sliding_window", None))
+    if window is None:
+        return length
+    causal = getattr(module, "is_causal", True)
+    return min(length, int(window) if causal else 2 * int(window) - 1)
+
+
 def find_configs(model: PreTrainedModel) -> list[Any]:
     """Return every config that a module of the model holds, and the configs inside them."""
     configs: dict[int, Any] = {}

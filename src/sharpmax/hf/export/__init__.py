@@ -1,0 +1,1 @@
+"""Fold a calibration into a plain checkpoint that any engine runs."""
