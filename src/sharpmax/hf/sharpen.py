@@ -25,6 +25,7 @@ from sharpmax.hf.patch.layers import (
 )
 from sharpmax.hf.patch.parity import require_support
 from sharpmax.hf.patch.scope import Rule
+from sharpmax.hf.patch.wrappers import unwrap_model
 from sharpmax.hf.tune.calibration import Calibration, find_calibration
 from sharpmax.policies import PAPER, Policy
 
@@ -67,7 +68,8 @@ def sharpen(
     `sharpmax.policies.Traits.plain_up_to`.
 
     Args:
-        model: A transformers model.
+        model: A transformers model, or a PEFT, DistributedDataParallel or `torch.compile`d model
+            around one.
         policy: A `Calibration`, the path of its .json file, the name of one that comes with the
             package (`"smollm2"`, or `"tuned"` for the one with this model's weights), or a
             function of (entropy, count) that returns the inverse temperature.
@@ -111,7 +113,8 @@ class Sharpened(ContextDecorator):
         heads: Collection[int] | None,
     ) -> None:
         """Check the arguments; nothing is changed before the block is entered."""
-        self.model = model
+        self.yielded = model
+        self.model = model = unwrap_model(model, runs=False)
         self.every_layer = attention_layers(model)
         self.rules = make_rules(model, self.every_layer, policy, layers, heads)
         require_support(model)
@@ -122,7 +125,7 @@ class Sharpened(ContextDecorator):
         """Let the rules hold, and return the model."""
         patch = patch_model(self.model, self.every_layer, self.rules)
         self._entered.set((*self._entered.get(), patch))
-        return self.model
+        return self.yielded
 
     def __exit__(self, *_: Any) -> None:
         """Let the rules no longer hold."""
@@ -178,7 +181,7 @@ def apply(
         >>> handle.remove()
     """
     block = Sharpened(model, policy, layers, heads)
-    return Applied(patch_model(model, block.every_layer, block.rules, everywhere=True))
+    return Applied(patch_model(block.model, block.every_layer, block.rules, everywhere=True))
 
 
 def make_rules(

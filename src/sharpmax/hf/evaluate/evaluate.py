@@ -26,6 +26,7 @@ from sharpmax.hf.evaluate.tasks import (
 from sharpmax.hf.model_info import describe_model, weights_fingerprint
 from sharpmax.hf.patch.layers import evaluation_mode
 from sharpmax.hf.patch.parity import require_support
+from sharpmax.hf.patch.wrappers import unwrap_model
 from sharpmax.hf.progress import Progress, ProgressCallback
 from sharpmax.hf.tune.calibration import Calibration
 from sharpmax.policies import PAPER, Policy
@@ -152,6 +153,7 @@ def evaluate(
         >>> evaluation = evaluate(model, tokenizer, "lookup", {"paper": sx.PAPER}, lengths=[16, 32])
         >>> evaluation.row(32, "paper")["accuracy"]["mean"]
     """
+    model = unwrap_model(model)
     watch = Stopwatch()
     task = resolve_task(task)
     prompts = task.prompts if prompts is None else prompts

@@ -22,6 +22,7 @@ from sharpmax.hf.export.factors import Sharpening
 from sharpmax.hf.export.fold import fold
 from sharpmax.hf.loading.errors import shorten_error
 from sharpmax.hf.patch.parity import require_support
+from sharpmax.hf.patch.wrappers import unwrap_model
 from sharpmax.hf.quiet import quiet_transformers
 from sharpmax.hf.sharpen import EXPORT_MARK
 from sharpmax.hf.tune.calibration import Calibration
@@ -72,6 +73,7 @@ def export(
     Examples:
         >>> shf.export(model, "tuned.json", "model-at-4096", at_length=4096, tokenizer=tokenizer)
     """
+    model = unwrap_model(model)
     target = Path(folder)
     if target.exists() and not overwrite:
         raise UserError(f"{target} exists already: choose another folder or ask to overwrite it")

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from sharpmax.hf.checkpoint import Checkpoint
 from sharpmax.hf.model_info import describe_model, weights_fingerprint
 from sharpmax.hf.patch.parity import require_support
+from sharpmax.hf.patch.wrappers import unwrap_model
 from sharpmax.hf.progress import Progress, ProgressCallback
 from sharpmax.hf.scan import forward
 from sharpmax.hf.scan.forward import PassStatistics, Selection
@@ -174,6 +175,7 @@ def scan(
         >>> scan = shf.scan(model, tokenizer, lengths=[8, 64, 512])
         >>> scan.heads("disperses")
     """
+    model = unwrap_model(model)
     watch = Stopwatch()
     selection = Selection.create(model, layers, heads)
     require_support(model)

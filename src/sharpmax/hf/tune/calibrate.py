@@ -35,6 +35,7 @@ from sharpmax.hf.evaluate.tasks import (
 from sharpmax.hf.model_info import weights_fingerprint
 from sharpmax.hf.patch.layers import evaluation_mode
 from sharpmax.hf.patch.parity import require_support
+from sharpmax.hf.patch.wrappers import unwrap_model
 from sharpmax.hf.progress import Progress, ProgressCallback
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.tune.calibration import Calibration, architecture_of
@@ -137,6 +138,7 @@ def calibrate(
         >>> with sharpen(model, calibration):
         ...     model.generate(...)
     """
+    model = unwrap_model(model)
     task = resolve_task(task)
     settings = _settings(task, choose, short, long, prompts, questions, seed)
     require_language_model(model)

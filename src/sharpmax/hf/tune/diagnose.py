@@ -31,6 +31,7 @@ from sharpmax.hf.evaluate.tasks import (
 from sharpmax.hf.model_info import describe_model, weights_fingerprint
 from sharpmax.hf.patch.layers import evaluation_mode
 from sharpmax.hf.patch.parity import require_support
+from sharpmax.hf.patch.wrappers import unwrap_model
 from sharpmax.hf.progress import Progress, ProgressCallback
 from sharpmax.hf.tune.calibration import Calibration, architecture_of
 from sharpmax.hf.tune.needle_rows import (
@@ -195,6 +196,7 @@ def diagnose(
         >>> diagnosis = shf.diagnose(model, tokenizer, "lookup", lengths=[8, 32])
         >>> diagnosis.cause, diagnosis.row(32)["split"]["ranked_first"]
     """
+    model = unwrap_model(model)
     watch = Stopwatch()
     task = resolve_task(task)
     questions = task.questions if questions is None else questions

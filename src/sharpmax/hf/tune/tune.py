@@ -47,6 +47,7 @@ from sharpmax.hf.model_info import context_length, weights_fingerprint
 from sharpmax.hf.patch.layers import evaluation_mode
 from sharpmax.hf.patch.parity import require_support
 from sharpmax.hf.patch.scope import PLAIN
+from sharpmax.hf.patch.wrappers import unwrap_model
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.tune.calibrate import NothingToGain, round_digits
 from sharpmax.hf.tune.calibration import Calibration, architecture_of
@@ -234,6 +235,7 @@ def tune(
         >>> with shf.sharpen(model, calibration):
         ...     model.generate(...)
     """
+    model = unwrap_model(model)
     settings = Settings(
         *resolve_tasks(tasks, held_out),
         _check_questions(questions, save_memory),
