@@ -23,8 +23,8 @@ from sharpmax.hf.evaluate.evaluate import Evaluation, evaluate
 from sharpmax.hf.export.checkpoint import export
 from sharpmax.hf.export.gguf import export_gguf
 from sharpmax.hf.loading.loader import load
-from sharpmax.hf.patch.attention import register
 from sharpmax.hf.patch.context import PlainThreadWarning
+from sharpmax.hf.patch.registered import register
 from sharpmax.hf.sampling import AdaptiveTemperatureLogitsProcessor
 from sharpmax.hf.scan.scan import Scan, scan
 from sharpmax.hf.sharpen import (

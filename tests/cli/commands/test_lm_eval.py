@@ -129,6 +129,7 @@ def test_the_policy_reaches_every_head_in_padded_batches(folder, in_words, tmp_p
         f"pretrained={folder},attn_implementation=sharpmax",
         *("--tasks", f"sharpmax_lookup,{in_words}", "--include_path", TASKS),
         *("--batch_size", "8", "--output_path", out, "--log_samples", "--metadata", "mine=3"),
+        *("--policy", "paper"),
     )
     sharp, written = read(out)
     tasks = ["sharpmax_lookup", in_words]
@@ -200,7 +201,7 @@ def test_a_model_that_ignores_attention_is_refused(fake_harness, succeed, fail):
         model(TOKENS)
 
     fake_harness.cli_evaluate = cli_evaluate
-    words = ["lm-eval", "--model_args", "attn_implementation=sharpmax"]
+    words = ["lm-eval", "--policy", "paper", "--model_args", "attn_implementation=sharpmax"]
     succeed(*words, "llama")
     # transformers prints a line about a missing kernel before ours.
     error = fail(*words, "mamba", last_line_only=True)
@@ -218,6 +219,11 @@ def test_a_model_that_ignores_attention_is_refused(fake_harness, succeed, fail):
         ),
         (["--model_args", "attn_implementation=sdpa"], "nothing would be sharpened: add attn_impl"),
         ([], "nothing would be sharpened: add attn_implementation=sharpmax to --model_args"),
+        (
+            ["--model_args", "pretrained=gpt2,attn_implementation=sharpmax"],
+            "--policy tuned is the calibration of smollm2: for another model give the file",
+        ),
+        (["--policy", "no.json"], "no.json"),
     ],
 )
 def test_errors(arguments, message, fail):
@@ -227,7 +233,7 @@ def test_errors(arguments, message, fail):
 def test_without_the_harness(monkeypatch, fail):
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     monkeypatch.delitem(sys.modules, "lm_eval.__main__", raising=False)
-    error = fail("lm-eval", "--model_args", "attn_implementation=sharpmax")
+    error = fail("lm-eval", "--policy", "paper", "--model_args", "attn_implementation=sharpmax")
     expected = (
         "sharpmax lm-eval needs lm_eval, which is not installed: pip install 'sharpmax[lm-eval]'"
     )

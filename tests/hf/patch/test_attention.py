@@ -45,7 +45,6 @@ from hf.families import (
 from sharpmax.hf.patch import attention
 from sharpmax.hf.patch.attention import (
     IMPLEMENTATION,
-    attend,
     attend_patched,
     original_name,
     patched_name,
@@ -53,6 +52,7 @@ from sharpmax.hf.patch.attention import (
 from sharpmax.hf.patch.layers import attention_implementation, attention_layers
 from sharpmax.hf.patch.masks import WindowMask, make_mask
 from sharpmax.hf.patch.parity import find_difference
+from sharpmax.hf.patch.registered import attend
 from sharpmax.hf.patch.scope import PLAIN, Rule, combine_rules
 from sharpmax.hf.tune.calibration import ByRate
 from sharpmax.policies import traits

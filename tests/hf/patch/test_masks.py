@@ -30,8 +30,8 @@ import sharpmax as sx
 import sharpmax.hf as shf
 from hf.families import FAMILIES, SLIDING, assert_close, assert_far
 from sharpmax.hf.patch import attention, masks
-from sharpmax.hf.patch.attention import attend
 from sharpmax.hf.patch.masks import WindowMask, make_mask
+from sharpmax.hf.patch.registered import attend
 
 BATCH, SIZE = 2, 11
 PLAIN = sx.Constant(1.0)

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sharpmax._errors import MissingExtraError, UserError
 from sharpmax.cli.progress import print_status
 from sharpmax.policy_names import POLICY_HELP, parse_policy
+
+if TYPE_CHECKING:
+    from sharpmax.hf.tune.calibration import Calibration
+    from sharpmax.policies import Policy
 
 SETTINGS: dict[str, Any] = {
     # Options that this command does not know belong to the harness.
@@ -30,8 +34,13 @@ CONFIG_FILE = re.compile(r"--config\b|-C")
 def lm_eval(
     context: typer.Context,
     policy: Annotated[
-        str, typer.Option(help=f"Policy that sharpens all heads: {POLICY_HELP}.", metavar="POLICY")
-    ] = "paper",
+        str,
+        typer.Option(
+            help="A calibration file, tuned (the calibration of smollm2 that comes with sharpmax), "
+            f"or a policy that sharpens all heads: {POLICY_HELP}.",
+            metavar="POLICY",
+        ),
+    ] = "tuned",
 ) -> None:
     """Run the lm-evaluation-harness on a sharpened model.
 
@@ -42,15 +51,16 @@ def lm_eval(
 
     MODEL may be smollm2, as in the other commands.
     """
-    chosen_policy = parse_policy(policy)
+    given = None if policy == "tuned" else _read_policy(policy)
     arguments = harness_arguments(context.args, policy)
+    chosen_policy = given or _find_tuned(arguments)
     try:
         from lm_eval.__main__ import cli_evaluate
     except ModuleNotFoundError as error:
         package = (error.name or "lm_eval").partition(".")[0]
         raise MissingExtraError(package, "lm-eval", "sharpmax lm-eval") from error
     from sharpmax.hf.loading.catalogue import model_folder
-    from sharpmax.hf.patch.attention import detect_use, register
+    from sharpmax.hf.patch.registered import detect_use, register
 
     if any(map(SMOLLM2.search, arguments)):
         folder = model_folder("smollm2", print_status)
@@ -69,6 +79,28 @@ def lm_eval(
             "sharpening: give attn_implementation=sharpmax, and a model whose attention goes "
             "through transformers' AttentionInterface"
         )
+
+
+def _read_policy(text: str) -> Policy | Calibration:
+    from sharpmax.hf.tune.calibration import Calibration
+
+    return Calibration.load(text) if text.endswith(".json") else parse_policy(text)
+
+
+def _find_tuned(arguments: list[str]) -> Calibration:
+    """Return the calibration of smollm2.
+
+    Raises:
+        UserError: The arguments name another model.
+    """
+    from sharpmax.hf.tune.calibration import shipped_calibrations
+
+    if not any(map(SMOLLM2.search, arguments)):
+        raise UserError(
+            "--policy tuned is the calibration of smollm2: for another model give the file that "
+            "`sharpmax tune` writes, or a policy such as log-length:512"
+        )
+    return shipped_calibrations()["smollm2"]
 
 
 def harness_arguments(typed: list[str], policy: str) -> list[str]:

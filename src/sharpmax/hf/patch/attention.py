@@ -29,14 +29,14 @@ from transformers.utils.output_capturing import _active_collector
 from sharpmax._errors import UserError
 from sharpmax.hf.patch.masks import WindowMask, bound_visible, count_visible, make_mask
 from sharpmax.hf.patch.scope import LayerState, Scope, current_scope
-from sharpmax.policies import PAPER, Policy, inverse_temperatures
+from sharpmax.policies import Policy, inverse_temperatures
 from sharpmax.torch import scaled_dot_product_attention
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
 IMPLEMENTATION = "sharpmax"
-"""The `attn_implementation` of `register`. It must contain none of "sdpa", "flash",
+"""The `attn_implementation` of `registered.register`. It must contain none of "sdpa", "flash",
 "flex_attention" and "/": transformers searches names for these words and then behaves differently.
 """
 
@@ -108,29 +108,32 @@ def attend_patched(
         run = original_attention(original, module)
         return run(module, query, key, value, attention_mask, **options)
     scope.calls.now += 1
-    _refuse_options(module, query, key, attention_mask, options)
-    if original == "sdpa" and state.observer is None and _is_plain_product(options):
-        call = _prepare_sdpa(state, query, key, attention_mask, _is_causal(module, options))
-        if call is not None:
-            scaled, mask = call
-            return ALL_ATTENTION_FUNCTIONS["sdpa"](module, scaled, key, value, mask, **options)
-    compute = state.observer or compute_attention
-    return _attend(compute, state.policy, module, query, key, value, attention_mask, **options)
+    return compute_layer(original, state, module, query, key, value, attention_mask, options)
 
 
-def attend(
-    policy: Policy,
+def compute_layer(
+    original: str | None,
+    state: LayerState,
     module: nn.Module,
     query: Float[Tensor, "batch heads query dim"],
     key: Float[Tensor, "batch kv_heads key dim"],
     value: Float[Tensor, "batch kv_heads key value_dim"],
-    attention_mask: Tensor | None,
-    **options: Any,
-) -> tuple[Float[Tensor, "batch query heads value_dim"], None]:
-    """Compute one layer's attention in a model whose `attn_implementation` is ours."""
-    _refuse_options(module, query, key, attention_mask, options)
-    compute = compute_attention
-    return _attend(compute, policy, module, query, key, value, attention_mask, **options)
+    mask: Tensor | None,
+    options: dict[str, Any],
+) -> tuple[Float[Tensor, "batch query heads value_dim"], Any]:
+    """Compute one layer's attention as its state says: by SDPA where that can, else by our own."""
+    _refuse_options(module, query, key, mask, options)
+    # transformers' function repeats shared key heads by this attribute.
+    known_heads = query.shape[1] == key.shape[1] or hasattr(module, "num_key_value_groups")
+    by_sdpa = original == "sdpa" and state.observer is None and known_heads
+    if by_sdpa and _is_plain_product(options):
+        call = _prepare_sdpa(state, query, key, mask, _is_causal(module, options))
+        if call is not None:
+            scaled, sdpa_mask = call
+            run = ALL_ATTENTION_FUNCTIONS["sdpa"]
+            return run(module, scaled, key, value, sdpa_mask, **options)
+    compute = state.observer or compute_attention
+    return _attend(compute, state.policy, module, query, key, value, mask, **options)
 
 
 def _attend(
@@ -386,7 +389,7 @@ def patched_name(original: str | None) -> str:
         filter(str.isalnum, str(original))
     )
     if name not in ALL_ATTENTION_FUNCTIONS:
-        _register(
+        register_functions(
             name,
             functools.partial(attend_patched, original),
             functools.partial(mask_patched, original),
@@ -403,56 +406,7 @@ def original_name(name: str | None) -> str | None:
     return name
 
 
-def register(policy: Policy = PAPER) -> None:
-    """Register `attn_implementation="sharpmax"` with transformers.
-
-    Afterwards `from_pretrained`, `set_attn_implementation` and every tool that passes the name on
-    accept it. All heads of such a model are sharpened by `policy`, in training too. Registering
-    again changes the policy of all such models.
-
-    Args:
-        policy: A function of (entropy, count) that returns the inverse temperature.
-            `sharpmax.Constant(1.0)` is plain attention.
-
-    Raises:
-        TypeError: `policy` is not callable.
-
-    Examples:
-        >>> shf.register(sharpmax.LogLength(2048))
-        >>> model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sharpmax")
-    """
-    if not callable(policy):
-        raise TypeError(
-            f"policy must be a function of (entropy, count), got {policy!r}; "
-            "sharpmax.Constant(1.0) is plain attention"
-        )
-    _register(IMPLEMENTATION, functools.partial(attend, policy), make_mask)
-
-
-def _register(name: str, function: Callable[..., Any], mask: Callable[..., Any]) -> None:
+def register_functions(name: str, function: Callable[..., Any], mask: Callable[..., Any]) -> None:
+    """Register an attention function together with its mask function."""
     AttentionInterface.register(name, function)
     AttentionMaskInterface.register(name, mask)
-
-
-def registered_policy() -> Policy:
-    """Return the policy that was given to `register`."""
-    policy: Policy = ALL_ATTENTION_FUNCTIONS[IMPLEMENTATION].args[0]
-    return policy
-
-
-def detect_use() -> Callable[[], bool]:
-    """Return a function that tells whether any layer has used the registered attention since.
-
-    The layers of some models call another kernel, whatever the implementation is called, and
-    nothing else would reveal it.
-    """
-    used = False
-
-    def attend_and_note(*arguments: Any, **options: Any) -> Any:
-        nonlocal used
-        used = True
-        return attend(*arguments, **options)
-
-    policy = registered_policy()
-    _register(IMPLEMENTATION, functools.partial(attend_and_note, policy), make_mask)
-    return lambda: used

@@ -27,9 +27,9 @@ from sharpmax.hf.patch.attention import (
     PATCHED_NAMES,
     original_name,
     patched_name,
-    registered_policy,
 )
 from sharpmax.hf.patch.layers import Layer, find_configs
+from sharpmax.hf.patch.registered import layer_policy, registered_policy
 from sharpmax.hf.patch.scope import (
     Observer,
     Patch,
@@ -72,10 +72,14 @@ def patch_model(
     configs = find_configs(model)
     # A model that its `attn_implementation` sharpens stays sharpened where no rule says otherwise.
     names = {original_name(config._attn_implementation_internal) for config in configs}
+    first = {}
+    if IMPLEMENTATION in names:
+        policy = registered_policy()
+        first = {layer.module: Rule(layer_policy(policy, layer.module), None) for layer in layers}
     patch = Patch(
         WeakKeyDictionary({layer.module: (rules or {}).get(layer.module, ()) for layer in layers}),
         configs=tuple(configs),
-        first_rules=(Rule(registered_policy(), None),) if IMPLEMENTATION in names else (),
+        first_rules=WeakKeyDictionary(first),
         model=weakref.ref(model),
     )
     with ExitStack() as stack:

@@ -96,7 +96,7 @@ class Patch:
         layers: The rules of each attention layer of the model; () where it says nothing.
         observers: What computes the attention of a layer instead, to measure it.
         configs: All configs of the model.
-        first_rules: Rules that hold before those of any patch: what the model's own
+        first_rules: Per layer a rule that holds before those of any patch: what the model's own
             `attn_implementation="sharpmax"` does.
         model: The model.
         threads: The threads that were running when the patch was opened.
@@ -105,7 +105,7 @@ class Patch:
     layers: WeakKeyDictionary[nn.Module, tuple[Rule, ...]]
     observers: Mapping[nn.Module, Observer] = field(default_factory=dict)
     configs: tuple[Any, ...] = ()
-    first_rules: tuple[Rule, ...] = ()
+    first_rules: Mapping[nn.Module, Rule] = field(default_factory=dict)
     model: ReferenceType[nn.Module] | None = None
     threads: frozenset[int | None] = frozenset()
 
@@ -164,9 +164,9 @@ class Scope:
 
     def _join(self, module: nn.Module) -> LayerState:
         patches = [patch for patch in self.patches if module in patch.layers]
-        rules = patches[0].first_rules + tuple(
-            rule for patch in patches for rule in patch.layers[module]
-        )
+        rules = tuple(rule for patch in patches for rule in patch.layers[module])
+        first = patches[0].first_rules.get(module)
+        rules = rules if first is None else (first, *rules)
         observers = [patch.observers[module] for patch in patches if module in patch.observers]
         return LayerState(rules, observers[-1] if observers else None)
 
