@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf.small import tokenizer
+from hf.small import llama, tokenizer
 from sharpmax import UserError
-from sharpmax.hf.scan.prompts import Passkey, choose_prompt
+from sharpmax.hf.scan.prompts import Passkey, choose_prompt, make_inputs
 
 TOKENIZER = tokenizer()
 
@@ -103,3 +103,33 @@ def test_files_that_are_no_text(tmp_path):
     for name, message in (("empty", "is empty"), ("binary", "is not a text"), (".", "is not a te")):
         with pytest.raises(UserError, match=message):
             choose_prompt("text", TOKENIZER, text=tmp_path / name)
+
+
+def test_inputs_are_checked_as_they_are_made():
+    """The first that is too long for the context is the last that is made."""
+    made, shares = [], []
+
+    def story(length):
+        made.append(length)
+        return [7] * length
+
+    prompt = choose_prompt(story, TOKENIZER)
+    with pytest.raises(UserError, match=r"513 length are 513 tokens.* lengths up to 9, of those"):
+        make_inputs(llama(), prompt, [9_999, 9, 513, 600], shares.append)
+    assert made == [9, 513]
+    assert shares == [0.0, 0.0]
+
+
+def test_making_inputs_can_be_stopped():
+    made = []
+
+    def stop(share):
+        if len(made) == 3:
+            raise KeyboardInterrupt
+
+    prompt = choose_prompt(lambda length: made.append(length) or [7] * length, TOKENIZER)
+    for lengths in (range(1, 500), None):
+        made.clear()
+        with pytest.raises(KeyboardInterrupt):
+            make_inputs(llama(), prompt, lengths, stop)
+        assert len(made) == 3

@@ -299,7 +299,7 @@ def test_progress_rises_to_one():
     shf.scan(llama(), TOKENIZER, [4, 30], progress=shares.append)
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(1.0)
-    assert len(shares) == 2 * 3 + 2
+    assert len(shares) == 2 * (1 + 3 + 1)  # for each input, its layers and its end
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
 from sharpmax.hf.model_info import context_length, is_encoder_decoder
+from sharpmax.hf.progress import ProgressCallback
 
 PromptFunction = Callable[[int], "str | list[int]"]
 """A user's prompt: from a length to a text or to tokens."""
@@ -79,11 +80,21 @@ def choose_prompt(
 
 
 def make_inputs(
-    model: PreTrainedModel, prompt: Prompt, lengths: Sequence[int] | None
+    model: PreTrainedModel,
+    prompt: Prompt,
+    lengths: Sequence[int] | None,
+    progress: ProgressCallback | None = None,
 ) -> dict[int, list[int]]:
     """Return the tokens of each length, or of the default lengths that fit the model.
 
-    All are made before the model reads any of them, so that mistakes are reported at once.
+    All are made before the model reads any of them, so that mistakes are reported at once. They
+    are made from the shortest on, and the first that is too long is the last.
+
+    Args:
+        model: The model that they are for.
+        prompt: What makes them.
+        lengths: The lengths, or None for the usual ones.
+        progress: Called with 0 before each is made, so that the caller can stop.
 
     Raises:
         UserError: The model does not read tokens, a length is not a positive integer, or a prompt
@@ -93,8 +104,7 @@ def make_inputs(
     context = context_length(model)
     if lengths is None:
         usual = [n for n in prompt.default_lengths if n <= (prompt.max_length or n)]
-        inputs = {length: prompt.tokens(length) for length in usual}
-        fitting = {n: tokens for n, tokens in inputs.items() if len(tokens) <= (context or np.inf)}
+        fitting, _ = _make_while_fitting(prompt, usual, context, progress)
         if not fitting:
             raise UserError(
                 f"none of the usual lengths of prompt {prompt.name!r} fits: give lengths"
@@ -107,16 +117,33 @@ def make_inputs(
                 f"length {length:,}: {prompt.name} has {prompt.max_length:,} tokens only; give a "
                 "longer text or smaller lengths"
             )
-    inputs = {length: prompt.tokens(length) for length in sorted(set(lengths))}
-    for length, tokens in inputs.items():
-        if context is not None and len(tokens) > context:
-            fit = [n for n, shorter in inputs.items() if len(shorter) <= context]
-            raise UserError(
-                f"{length:,} {prompt.unit} are {len(tokens):,} tokens, and the context of this "
-                f"model is {context:,}: give lengths up to "
-                + (f"{max(fit):,}, of those asked for" if fit else "fewer than that")
-            )
+    inputs, excess = _make_while_fitting(prompt, sorted(set(lengths)), context, progress)
+    if excess is not None:
+        length, count = excess
+        raise UserError(
+            f"{length:,} {prompt.unit} are {count:,} tokens, and the context of this "
+            f"model is {context:,}: give lengths up to "
+            + (f"{max(inputs):,}, of those asked for" if inputs else "fewer than that")
+        )
     return inputs
+
+
+def _make_while_fitting(
+    prompt: Prompt,
+    lengths: Sequence[int],
+    context: int | None,
+    progress: ProgressCallback | None,
+) -> tuple[dict[int, list[int]], tuple[int, int] | None]:
+    """Return the inputs up to the first that exceeds the context, and its length and tokens."""
+    inputs: dict[int, list[int]] = {}
+    for length in lengths:
+        if progress is not None:
+            progress(0.0)
+        tokens = prompt.tokens(length)
+        if context is not None and len(tokens) > context:
+            return inputs, (length, len(tokens))
+        inputs[length] = tokens
+    return inputs, None
 
 
 def check_lengths(lengths: Sequence[int]) -> None:

@@ -180,7 +180,7 @@ def scan(
     selection = Selection.create(model, layers, heads)
     require_support(model)
     chosen = choose_prompt(prompt, tokenizer, text=text, seed=seed)
-    inputs = make_inputs(model, chosen, lengths)
+    inputs = make_inputs(model, chosen, lengths, progress)
     config = {
         **describe_model(model, name, notes),
         "prompt": chosen.name,
