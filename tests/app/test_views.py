@@ -9,7 +9,7 @@ from report.pages import Page
 from sharpmax import UserError
 from sharpmax.app import views
 from sharpmax.app.background_jobs import Stopped
-from sharpmax.app.model.tab import explain_error
+from sharpmax.app.model.tab import explain
 
 EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">&"'
 
@@ -20,8 +20,8 @@ EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">&"'
         views.error_message(EVIL),
         views.message(EVIL),
         views.progress_bar(EVIL, 0.5),
-        explain_error(UserError(EVIL)),
-        explain_error(RuntimeError(EVIL)),
+        explain(UserError(EVIL)),
+        explain(RuntimeError(EVIL)),
         views.with_errors_shown(lambda: views.error_message(EVIL))()["html"],
     ],
 )
@@ -54,7 +54,7 @@ def test_a_user_error_is_shown_in_the_view():
     ],
 )
 def test_how_a_job_ended(error, words):
-    assert words in str(explain_error(error))
+    assert words in str(explain(error))
 
 
 def test_the_head_of_the_page_loads_nothing():

@@ -7,6 +7,7 @@ would mix two charts. So each view is replaced as a whole, by our own script.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import wraps
 from importlib import resources
@@ -19,8 +20,15 @@ from sharpmax._errors import UserError
 from sharpmax.policy_names import POLICY_NAMES
 from sharpmax.report.renderers import html
 
-QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-"""Options of all events: no spinner of gradio's, and no entry in its public API."""
+logger = logging.getLogger(__name__)
+
+EVENT: dict[str, Any] = {
+    "show_progress": "hidden",
+    "api_visibility": "private",
+    "preprocess": False,
+}
+"""Options of all events: no spinner of gradio's, no entry in its public API, and values as they
+were sent, because gradio's own checks fail without a word on the page."""
 
 POLICY_CHOICES = [(f"{name}: {policy.label}", name) for name, policy in POLICY_NAMES.items()]
 """Options of a dropdown."""
@@ -69,9 +77,11 @@ def make_drawing_pad(**options: Any) -> gr.HTML:
 
 def show_number_if_taken(policy: gr.Dropdown, number: gr.components.Component) -> None:
     """Show the control for a policy's number only while the chosen policy takes one."""
-    policy.input(
-        lambda name: gr.update(visible=POLICY_NAMES[name].takes_number), policy, number, **QUIET
-    )
+
+    def update_visibility(name: object) -> Any:
+        return gr.update(visible=name in [p.name for p in POLICY_NAMES.values() if p.takes_number])
+
+    policy.input(update_visibility, policy, number, **EVENT)
 
 
 def page_head() -> str:
@@ -106,16 +116,26 @@ def iframe(document: str, title: str) -> Markup:
 
 
 def with_errors_shown(render: Callable[..., Markup]) -> Callable[..., dict[str, str]]:
-    """Wrap a function that renders markup, so that a `UserError` is shown in the view instead."""
+    """Wrap a function that renders markup, so that an error is shown in the view instead."""
 
     @wraps(render)
     def render_or_explain(*values: Any) -> dict[str, str]:
         try:
             return view_value(render(*values))
-        except UserError as error:
-            return view_value(error_message(error))
+        except Exception as error:  # unexpected errors must reach the page too
+            return view_value(explain_error(error))
 
     return render_or_explain
+
+
+def explain_error(error: Exception) -> Markup:
+    """Return an error as one sentence for the page; unexpected ones go to the terminal as well."""
+    text = " ".join(str(error).split())
+    if isinstance(error, (UserError, NotImplementedError)):
+        return error_message(text)
+    logger.error("unexpected error in the explorer", exc_info=error)
+    description = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return error_message(f"Unexpected error: {description}")
 
 
 def _read_asset(name: str) -> str:

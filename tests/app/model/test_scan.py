@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 import sharpmax as sx
 from model_folder import make_folder
 from report.pages import Page
-from sharpmax.app import background_jobs
-from sharpmax.app.background_jobs import Stopped
 from sharpmax.app.model.model_cache import ModelCache
 from sharpmax.app.model.scan import render_scan, scan_model
 
@@ -43,47 +39,15 @@ def test_a_pasted_text(folder):
 @pytest.mark.parametrize(
     ("name", "prompt", "lengths", "message"),
     [
-        ("./<script>", "max", "8", "no such folder"),
-        (" ", "max", "8", "the model's name is ''"),
+        ("./<script>", "max", "8", "'./<script>' cannot be loaded: expected smollm2, a folder"),
+        (" ", "max", "8", "type the name of a model"),
         ("there", "max", "eight", "lengths: expected whole numbers"),
         ("there", "text", "8", "paste a text"),
+        ("there", "max", "1-33", "lengths: '1-33' are more than 32 numbers"),
+        ("there", "max", "4, 16385", "lengths: 16,385 is too large"),
+        ("there", "other", "8", "the prompt is 'other': expected max, passkey, text"),
     ],
 )
 def test_a_bad_request_is_refused(name, prompt, lengths, message):
     with pytest.raises(sx.UserError, match=message):
         scan_model(ModelCache(), name, prompt, "", lengths, ignore)
-
-
-def test_only_allowed_models_are_loaded(folder):
-    with (
-        pytest.raises(sx.UserError, match="is not offered here: choose smollm2"),
-        ModelCache(("smollm2",)).borrow(folder, ignore),
-    ):
-        pass
-
-
-def test_a_model_is_loaded_once(folder):
-    cache = ModelCache()
-    with cache.borrow(folder, ignore) as first:
-        pass
-    with cache.borrow(f" {folder} ", ignore) as second:
-        assert second is first
-
-
-def test_a_model_is_lent_to_one_job_at_a_time(folder, monkeypatch):
-    monkeypatch.setattr(background_jobs, "LOCK_POLL_SECONDS", 0.01)
-    cache, waited = ModelCache(), []
-
-    def report(share):
-        waited.append(share)
-        raise Stopped
-
-    def borrow_too():
-        with pytest.raises(Stopped), cache.borrow(folder, report):
-            pytest.fail("two jobs have the same model")
-
-    with cache.borrow(folder, ignore):
-        other = threading.Thread(target=borrow_too)
-        other.start()
-        other.join(30)
-    assert waited == [0.0]

@@ -11,7 +11,7 @@ from sharpmax import report
 from sharpmax._errors import UserError
 from sharpmax.app import views
 from sharpmax.app.background_jobs import Report
-from sharpmax.app.input_parsing import parse_selection
+from sharpmax.app.input_parsing import MAX_ITEMS, check_choice, check_text, parse_selection
 from sharpmax.app.model.model_cache import ModelCache
 from sharpmax.hf import Scan, scan
 from sharpmax.hf.model_info import is_encoder_decoder
@@ -24,10 +24,21 @@ PROMPTS = {
 """Labels of the prompts, short enough for a phone."""
 
 
+MAX_LENGTHS = 32
+"""Lengths in one scan."""
+
+
 def scan_model(
-    cache: ModelCache, name: str, prompt: str, text: str, lengths: str, report_progress: Report
+    cache: ModelCache,
+    name: object,
+    prompt: object,
+    text: object,
+    lengths: object,
+    report_progress: Report,
 ) -> Scan:
     """Measure every head of a model on one input per length.
+
+    All but the first and the last argument come from the browser, and may be anything.
 
     Args:
         cache: Where the model is loaded.
@@ -37,14 +48,17 @@ def scan_model(
         lengths: Lengths as typed; empty for the defaults.
         report_progress: Called with the share that is done.
     """
-    selected_lengths = parse_selection("lengths", lengths)
+    selected_lengths = parse_selection("lengths", lengths, MAX_LENGTHS, MAX_ITEMS)
+    prompt = check_choice("the prompt", prompt, PROMPTS)
+    text = check_text("your text", text)
     if prompt == "text" and not text.strip():
         raise UserError("paste a text to scan, or choose another prompt")
-    with cache.borrow(name, report_progress) as loaded, TemporaryDirectory() as folder:
+    with cache.borrow(name, report_progress) as lent, TemporaryDirectory() as folder:
         file = None
         if prompt == "text":
             file = Path(folder) / "pasted.txt"
             file.write_text(text, "utf-8")
+        loaded = lent.loaded
         model = loaded.model
         return scan(
             model.get_encoder() if is_encoder_decoder(model) else model,
@@ -54,7 +68,7 @@ def scan_model(
             text=file,
             name=loaded.name,
             notes=loaded.notes,
-            progress=report_progress,
+            progress=lent.report,
         )
 
 

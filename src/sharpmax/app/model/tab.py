@@ -8,20 +8,27 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
-from sharpmax._errors import UserError
 from sharpmax.app import views
 from sharpmax.app.background_jobs import JobEnd, Report, Stopped, run_job, stop_job
-from sharpmax.app.input_parsing import parse_selection
+from sharpmax.app.input_parsing import (
+    check_choice,
+    check_integer,
+    check_number,
+    check_text,
+    parse_selection,
+)
 from sharpmax.app.model.generation import GenerationRequest, TextPair, generate_pair, render_pair
 from sharpmax.app.model.model_cache import ModelCache
 from sharpmax.app.model.scan import PROMPTS, render_scan, scan_model
-from sharpmax.policy_names import make_policy, policy_title
+from sharpmax.policy_names import POLICY_NAMES, make_policy, policy_title
 
 EXAMPLE_PROMPT = (
     "What is the maximum in the following sequence: 17, 402, 93, 658, 231? The maximum is:"
 )
-MAX_JOBS = 8
-"""Jobs that may use the model or wait for it at the same time."""
+MAX_JOBS = 32
+"""Jobs that may use the model or wait for it at the same time; each holds a thread."""
+NUMBERS, TOKENS = (1e-3, 1e6), (1, 256)
+"""The smallest and largest number of a policy, and of tokens to write."""
 
 SCAN, SHARPEN = "scan", "sharpen"
 """Kinds of jobs; each user has at most one of each."""
@@ -59,7 +66,7 @@ def build_scan_tab(cache: ModelCache, name: gr.components.Component) -> None:
     view = views.make_view(elem_id="scan-view")
 
     def scan(
-        name: str, prompt: str, text: str, lengths: str, request: gr.Request
+        name: object, prompt: object, text: object, lengths: object, request: gr.Request
     ) -> Iterator[dict[str, str]]:
         def work(report: Report) -> Any:
             return scan_model(cache, name, prompt, text, lengths, report)
@@ -67,7 +74,7 @@ def build_scan_tab(cache: ModelCache, name: gr.components.Component) -> None:
         yield from follow_job(request, SCAN, "Scanning:", work, render_scan)
 
     _connect(start, stop, SCAN, scan, [name, prompt, text, lengths], view)
-    prompt.input(lambda kind: gr.update(visible=kind == "text"), prompt, text, **views.QUIET)
+    prompt.input(lambda kind: gr.update(visible=kind == "text"), prompt, text, **views.EVENT)
 
 
 def build_sharpen_tab(cache: ModelCache, name: gr.components.Component) -> None:
@@ -77,7 +84,7 @@ def build_sharpen_tab(cache: ModelCache, name: gr.components.Component) -> None:
     with gr.Row():
         policy = gr.Dropdown(views.POLICY_CHOICES, value="paper", label="Policy", min_width=260)
         number = gr.Number(1.2, label="Number of the policy", visible=False, min_width=140)
-        tokens = gr.Slider(1, 256, value=24, step=1, label="Tokens to write", min_width=200)
+        tokens = gr.Slider(*TOKENS, value=24, step=1, label="Tokens to write", min_width=200)
     with gr.Row():
         layers = gr.Textbox("", label="Layers, such as 0, 4-7 (empty: all)", min_width=200)
         heads = gr.Textbox("", label="Heads, such as 0-3 (empty: all)", min_width=200)
@@ -86,36 +93,56 @@ def build_sharpen_tab(cache: ModelCache, name: gr.components.Component) -> None:
     view = views.make_view(elem_id="sharpen-view")
 
     def sharpen(
-        name: str,
-        prompt: str,
-        policy: str,
-        number: float | None,
-        layers: str,
-        heads: str,
-        tokens: float,
-        chat: bool,
+        name: object,
+        prompt: object,
+        policy: object,
+        number: object,
+        layers: object,
+        heads: object,
+        tokens: object,
+        chat: object,
         request: gr.Request,
     ) -> Iterator[dict[str, str]]:
-        def work(report: Report) -> TextPair:
-            generation = GenerationRequest(
-                prompt,
-                make_policy(policy, number),
-                parse_selection("layers", layers),
-                parse_selection("heads", heads),
-                int(tokens),
-                chat,
-            )
-            with cache.borrow(name, report) as loaded:
-                return generate_pair(loaded, generation, report)
+        def work(report: Report) -> tuple[TextPair, str]:
+            generation, title = make_request(prompt, policy, number, layers, heads, tokens, chat)
+            with cache.borrow(name, report) as lent:
+                return generate_pair(lent.loaded, generation, lent.report), title
 
-        def render(pair: TextPair) -> Markup:
-            return render_pair(pair, policy_title(policy, number))
+        def render(result: tuple[TextPair, str]) -> Markup:
+            return render_pair(*result)
 
         yield from follow_job(request, SHARPEN, "Writing:", work, render)
 
     controls = [name, prompt, policy, number, layers, heads, tokens, chat]
     _connect(start, stop, SHARPEN, sharpen, controls, view)
     views.show_number_if_taken(policy, number)
+
+
+def make_request(
+    prompt: object,
+    policy: object,
+    number: object,
+    layers: object,
+    heads: object,
+    tokens: object,
+    chat: object,
+) -> tuple[GenerationRequest, str]:
+    """Return what to generate, and the policy's title, from values as the browser sent them."""
+    name = check_choice("the policy", policy, POLICY_NAMES)
+    value = (
+        check_number("the policy's number", number, *NUMBERS)
+        if POLICY_NAMES[name].takes_number
+        else None
+    )
+    request = GenerationRequest(
+        check_text("the prompt", prompt),
+        make_policy(name, value),
+        parse_selection("layers", layers),
+        parse_selection("heads", heads),
+        check_integer("the number of tokens", tokens, *TOKENS),
+        check_choice("the chat box", chat, (True, False)),
+    )
+    return request, policy_title(name, value)
 
 
 def follow_job(
@@ -133,18 +160,12 @@ def follow_job(
         elif update.error is None:
             yield views.view_value(render(update.value))
         else:
-            yield views.view_value(explain_error(update.error))
+            yield views.view_value(explain(update.error))
 
 
-def explain_error(error: Exception) -> Markup:
+def explain(error: Exception) -> Markup:
     """Return one sentence on how a job ended."""
-    if isinstance(error, Stopped):
-        return views.message("Stopped.")
-    text = " ".join(str(error).split())
-    if isinstance(error, (UserError, NotImplementedError)):
-        return views.error_message(text)
-    description = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return views.error_message(f"Unexpected error: {description}")
+    return views.message("Stopped.") if isinstance(error, Stopped) else views.explain_error(error)
 
 
 def stop_all_jobs(request: gr.Request) -> None:
@@ -182,6 +203,6 @@ def _connect(
         view,
         trigger_mode="multiple",
         concurrency_limit=MAX_JOBS,
-        **views.QUIET,
+        **views.EVENT,
     )
-    stop.click(stop_this_job, None, None, concurrency_limit=None, **views.QUIET)
+    stop.click(stop_this_job, None, None, concurrency_limit=None, **views.EVENT)

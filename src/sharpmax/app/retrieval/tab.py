@@ -8,11 +8,16 @@ import gradio as gr
 from markupsafe import Markup
 
 from sharpmax.app import views
+from sharpmax.app.input_parsing import check_choice, check_integer, check_number
 from sharpmax.app.retrieval import charts
 from sharpmax.app.retrieval.head import load_heads
+from sharpmax.policy_names import POLICY_NAMES
 
 INITIAL = (10, 0, "paper", 2.0)
 """Initial values of the controls, in the order of the arguments of `render`."""
+
+POWERS, NUMBERS = (4, 14), (1.0, 32.0)
+"""The ends of the sliders."""
 
 
 def build_tab() -> None:
@@ -21,7 +26,7 @@ def build_tab() -> None:
     with gr.Row(equal_height=False):
         with gr.Column(scale=1, min_width=280):
             power_box = gr.Slider(
-                4, 14, value=power, step=1, label="Items n, as a power of two (14 is 16,384)"
+                *POWERS, value=power, step=1, label="Items n, as a power of two (14 is 16,384)"
             )
             seed_box = gr.Dropdown(
                 [(f"seed {seed}", seed) for seed in load_heads().seeds],
@@ -32,7 +37,7 @@ def build_tab() -> None:
                 views.POLICY_CHOICES, value=policy, label="Policy, compared with softmax"
             )
             number_box = gr.Slider(
-                1, 32, value=number, step=0.1, label="Number of the policy", visible=False
+                *NUMBERS, value=number, step=0.1, label="Number of the policy", visible=False
             )
         with gr.Column(scale=2, min_width=300):
             view = views.make_view(render(*INITIAL), elem_id="retrieval-view")
@@ -44,11 +49,19 @@ def build_tab() -> None:
         view,
         trigger_mode="always_last",
         concurrency_limit=2,
-        **views.QUIET,
+        **views.EVENT,
     )
     views.show_number_if_taken(policy_box, number_box)
 
 
-def render(power: float, seed: int, policy: str, number: float | None) -> Markup:
-    """Return the maps and the table for the values of all controls."""
-    return charts.render_retrieval(int(seed), 2 ** int(power), policy, number)
+def render(power: object, seed: object, policy: object, number: object) -> Markup:
+    """Return the maps and the table for the values of all controls, of which any may be wrong."""
+    name = check_choice("the policy", policy, POLICY_NAMES)
+    return charts.render_retrieval(
+        check_choice("the trained head", seed, load_heads().seeds),
+        2 ** check_integer("the power of two", power, *POWERS),
+        name,
+        check_number("the policy's number", number, *NUMBERS)
+        if POLICY_NAMES[name].takes_number
+        else None,
+    )

@@ -42,7 +42,7 @@ DRAWN, TYPED = "drawn", "typed"
 SOURCES = (*SHAPES, DRAWN, TYPED)
 
 
-def make_row(source: str, count: int, spread: float, drawn: str | None, text: str) -> np.ndarray:
+def make_row(source: str, count: int, spread: float, drawn: str, text: str) -> np.ndarray:
     """Return the logits of a source.
 
     Args:

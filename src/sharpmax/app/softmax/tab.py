@@ -8,6 +8,13 @@ import gradio as gr
 from markupsafe import Markup
 
 from sharpmax.app import views
+from sharpmax.app.input_parsing import (
+    check_choice,
+    check_choices,
+    check_integer,
+    check_number,
+    check_text,
+)
 from sharpmax.app.softmax import charts
 from sharpmax.app.softmax.rows import DRAWN, SOURCES, TYPED, make_row
 from sharpmax.normalisers import NORMALISERS
@@ -15,6 +22,10 @@ from sharpmax.normalisers import NORMALISERS
 NORMALISERS_SHOWN = ["softmax", "adaptive-temperature"]
 INITIAL: tuple[Any, ...] = ("uniform", 8, 8.0, 1.0, NORMALISERS_SHOWN, "linear", "", "2, 1, 0, -1")
 """Initial values of the controls, in the order of the arguments of `render`."""
+
+POWERS, SPREADS, TEMPERATURES = (1, 14), (0.0, 20.0), (0.05, 5.0)
+"""The ends of the sliders."""
+SCALES: tuple[charts.Scale, ...] = ("linear", "log")
 
 
 def build_tab() -> None:
@@ -28,16 +39,18 @@ def build_tab() -> None:
                 text, label="Logits, separated by commas or spaces", lines=3, visible=False
             )
             power_box = gr.Slider(
-                1, 14, power, step=1, label="Items n, as a power of two (14 is 16,384)"
+                *POWERS, power, step=1, label="Items n, as a power of two (14 is 16,384)"
             )
             spread_box = gr.Slider(
-                0, 20, value=spread, step=0.1, label="Spread: largest minus smallest logit"
+                *SPREADS, value=spread, step=0.1, label="Spread: largest minus smallest logit"
             )
-            temperature_box = gr.Slider(0.05, 5, value=temperature, step=0.05, label="Temperature")
+            temperature_box = gr.Slider(
+                *TEMPERATURES, value=temperature, step=0.05, label="Temperature"
+            )
             names_box = gr.CheckboxGroup(
                 list(NORMALISERS), value=list(names), label="Normalisers", elem_id="softmax-names"
             )
-            scale_box = gr.Radio(["linear", "log"], value=scale, label="Scale of the weights")
+            scale_box = gr.Radio(list(SCALES), value=scale, label="Scale of the weights")
         with gr.Column(scale=2, min_width=300):
             view = views.make_view(render(*INITIAL), elem_id="softmax-view")
     sliders: list[Any] = [power_box, spread_box, temperature_box, names_box, scale_box]
@@ -47,30 +60,41 @@ def build_tab() -> None:
         [source_box, *sliders, pad, text_box],
         view,
         trigger_mode="always_last",  # a moving slider triggers many events
-        concurrency_limit=None,
-        **views.QUIET,
+        concurrency_limit=4,
+        **views.EVENT,
     )
     source_box.input(
-        update_visibility, source_box, [pad, text_box, power_box, spread_box], **views.QUIET
+        update_visibility, source_box, [pad, text_box, power_box, spread_box], **views.EVENT
     )
 
 
 def render(
-    source: str,
-    power: float,
-    spread: float,
-    temperature: float,
-    names: list[str],
-    scale: charts.Scale,
-    drawn: str | None,
-    text: str,
+    source: object,
+    power: object,
+    spread: object,
+    temperature: object,
+    names: object,
+    scale: object,
+    drawn: object,
+    text: object,
 ) -> Markup:
-    """Return the charts for the values of all controls."""
-    row = make_row(source, 2 ** int(power), spread, drawn, text)
-    return charts.render_row(row, temperature, names, scale)
+    """Return the charts for the values of all controls, of which any may be wrong."""
+    row = make_row(
+        check_choice("the source of logits", source, SOURCES),
+        2 ** check_integer("the power of two", power, *POWERS),
+        check_number("the spread", spread, *SPREADS),
+        check_text("the drawn curve", drawn),
+        check_text("the list of logits", text),
+    )
+    return charts.render_row(
+        row,
+        check_number("the temperature", temperature, *TEMPERATURES),
+        check_choices("the choice of normalisers", names, NORMALISERS),
+        check_choice("the scale", scale, SCALES),
+    )
 
 
-def update_visibility(source: str) -> list[Any]:
+def update_visibility(source: object) -> list[Any]:
     """Show the pad, the text box, and the sliders for n and spread only if the source uses them."""
     visible = (source == DRAWN, source == TYPED, source != TYPED, source != TYPED)
     return [gr.update(visible=show) for show in visible]
