@@ -19,6 +19,9 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 INSIDE = ("file:", "data:", "blob:", "about:")
 """Addresses that ask nobody: a page from disk, and what a page makes itself."""
 
+SHARED_NAME, SHARED_HOST = "demo.example", "127.0.0.2"
+"""A name that only the browser knows, and what it stands for: this computer by another address."""
+
 PHONE = 390
 DESKTOP = 1280
 
@@ -54,7 +57,9 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     # Nothing but this computer has an address, whatever way a page may find to ask.
-    closed = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+    rules = [f"MAP {SHARED_NAME} {SHARED_HOST}", "MAP * ~NOTFOUND"]
+    rules += [f"EXCLUDE {host}" for host in ("127.0.0.1", "localhost", "[::1]", SHARED_HOST)]
+    closed = f"--host-resolver-rules={', '.join(rules)}"
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=program, args=[closed])
         yield started

@@ -11,6 +11,9 @@ from sharpmax._errors import MissingExtraError
 
 # Read when gradio is imported. Otherwise it reports each start and checks for newer versions.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+# Otherwise it makes a table of all earlier events after each one, for a page that is switched off.
+os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = str(2**62)
+os.environ["GRADIO_ANALYTICS_MAX_EVENTS"] = "100"
 
 try:
     import gradio as _gradio  # noqa: F401

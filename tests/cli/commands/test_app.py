@@ -36,8 +36,9 @@ def page(monkeypatch):
         page.built = model, any_model
         return page
 
-    def launch(page, *, host, port, open_browser, wait):
+    def launch(page, *, host, names, port, open_browser, wait):
         page.launched = host, port, open_browser, wait
+        page.names = names
         return f"http://{host}:{port}/"
 
     class Interrupted:
@@ -70,6 +71,12 @@ def test_other_machines_cannot_load_models(page, run):
     run("app", "--host", "0.0.0.0")
     assert page.built == ("smollm2", False)
     assert page.launched == ("0.0.0.0", None, False, False)
+    assert page.names == ()
+
+
+def test_names_of_the_page(page, run):
+    run("app", "--host", "0.0.0.0", "--name", "lab.example", "--name", "box")
+    assert list(page.names) == ["lab.example", "box"]
 
 
 def test_a_port_in_use(fail):

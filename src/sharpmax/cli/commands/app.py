@@ -10,8 +10,6 @@ import typer
 
 from sharpmax._errors import UserError
 
-LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
-
 
 def app(
     model: Annotated[
@@ -28,7 +26,15 @@ def app(
             "loaded.",
             metavar="ADDRESS",
         ),
-    ] = LOCAL_HOSTS[0],
+    ] = "127.0.0.1",
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Host name by which the page is reached, if it is neither an address nor the "
+            "machine's own name. Other names are refused. Can be given several times.",
+            metavar="NAME",
+        ),
+    ] = None,
     port: Annotated[
         int | None,
         typer.Option(
@@ -51,10 +57,13 @@ def app(
     _check_address(host, port)
     # Imported late so that `sharpmax --help` does not wait for a framework.
     from sharpmax.app import build, launch
+    from sharpmax.app.hosts import LOCAL_HOSTS
 
     page = build(model, any_model=host in LOCAL_HOSTS)
     try:
-        address = launch(page, host=host, port=port, open_browser=browser, wait=False)
+        address = launch(
+            page, host=host, names=name or (), port=port, open_browser=browser, wait=False
+        )
     except OSError as error:  # gradio's message names environment variables of its own
         raise _address_error(host, port) from error
     typer.echo(f"sharpmax is at {address} (press Ctrl-C to stop)")

@@ -1,0 +1,95 @@
+"""Talk to the explorer's server as its page does, and as an attacker would."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+JOIN = "/gradio_api/queue/join"
+SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def detail(self) -> str:
+        """The sentence with which a request was refused."""
+        return json.loads(self.body)["detail"]
+
+
+@dataclass
+class Client:
+    """One user of the page at an address."""
+
+    address: str
+    session: str = field(default_factory=lambda: secrets.token_hex(5))
+
+    def connect(self) -> http.client.HTTPConnection:
+        parts = urlsplit(self.address)
+        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=SECONDS)
+
+    def request(self, path: str, method: str = "GET", body: Any = None, **headers: str) -> Answer:
+        """Send one request. Headers are named as in `x_forwarded_host="evil"`."""
+        connection = self.connect()
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        try:
+            connection.request(method, path, data, names)
+            answer = connection.getresponse()
+            return Answer(
+                answer.status,
+                {name.lower(): value for name, value in answer.getheaders()},
+                answer.read(),
+            )
+        finally:
+            connection.close()
+
+    def event(self, number: int, values: list[Any]) -> dict[str, Any]:
+        return {"fn_index": number, "data": values, "session_hash": self.session}
+
+    def join(self, number: int, values: list[Any]) -> Answer:
+        return self.request(JOIN, "POST", self.event(number, values))
+
+    def run(self, number: int, values: list[Any]) -> list[Any]:
+        """Run one function of the page, and return its last values."""
+        answer = self.join(number, values)
+        assert answer.status == 200, answer
+        message = self.read()[-1]
+        assert message["success"], message
+        return message["output"]["data"]
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return all messages on the events of this session up to the last."""
+        connection = self.connect()
+        connection.request("GET", f"/gradio_api/queue/data?session_hash={self.session}")
+        stream = connection.getresponse()
+        assert stream.status == 200, stream.read()
+        messages, end = [], time.monotonic() + SECONDS
+        while time.monotonic() < end and (line := stream.readline()):
+            if line.startswith(b"data: "):
+                message = json.loads(line[6:])
+                if message["msg"] == "close_stream":
+                    break
+                messages.append(message)
+        connection.close()
+        return [message for message in messages if message["msg"] == "process_completed"]
+
+
+def event_number(page: Any, control: str, event: str = "input") -> int:
+    """Return the number of the event of the control with this label."""
+    return next(
+        number
+        for number, function in page.fns.items()
+        for component, name in function.targets
+        if (name == event and getattr(page.blocks.get(component), "label", None) == control)
+        or (name == event and getattr(page.blocks.get(component), "value", None) == control)
+    )
