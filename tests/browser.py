@@ -58,7 +58,7 @@ def browser() -> Iterator[Any]:
 
     # Nothing but this computer has an address, whatever way a page may find to ask.
     rules = [f"MAP {SHARED_NAME} {SHARED_HOST}", "MAP * ~NOTFOUND"]
-    rules += [f"EXCLUDE {host}" for host in ("127.0.0.1", "localhost", "[::1]", SHARED_HOST)]
+    rules += [f"EXCLUDE {host}" for host in ("127.0.0.1", "localhost", "::1", SHARED_HOST)]
     closed = f"--host-resolver-rules={', '.join(rules)}"
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=program, args=[closed])

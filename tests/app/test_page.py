@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from browser import PHONE, Watched
+from browser import PHONE, SHARED_HOST, SHARED_NAME, Watched
 from model_folder import NAME, make_folder
 from sharpmax.app import build, launch, views
+from sharpmax.app import page as page_module
 from sharpmax.app.model import tab as model_tab
 
 EVIL = "<script>window.hacked=1</script>"
@@ -18,15 +20,29 @@ PATIENCE = 120_000
 """Milliseconds to wait for a change of the page."""
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory) -> Iterator[str]:
-    """Serve the page once for all tests, with a small model in its third tab."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    page = build(make_folder(tmp_path_factory.mktemp("models")))
-    yield launch(page, port=port, wait=False)
+@contextmanager
+def serve(page, host: str = "127.0.0.1", **options) -> Iterator[str]:
+    """Serve a page at a free port; the test is skipped if this machine has no such address."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
+            free.bind((host, 0))
+            port = free.getsockname()[1]
+    except OSError:
+        pytest.skip(f"this machine has no address {host}")
+    yield launch(page, host=host, port=port, wait=False, **options)
     page.close(verbose=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> str:
+    return make_folder(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def address(folder) -> Iterator[str]:
+    """Serve the page once for all tests, with a small model in its third tab."""
+    with serve(build(folder)) as address:
+        yield address
 
 
 @pytest.fixture
@@ -218,3 +234,68 @@ def test_it_fits_a_phone(opened, dark):
         watched.page.locator("[role=tabpanel]").locator("visible=true").first.wait_for()
         assert watched.fits(), tab
     assert watched.page.evaluate("document.body.classList.contains('dark')") is dark
+
+
+def try_both_kinds_of_tabs(watched: Watched) -> None:
+    """Draw a chart and scan a model, as far as the page reaches."""
+    page = watched.page
+    says(page, "#softmax-view", "256 items whose logits differ by at most 8")
+    power(page, "#softmax-view", 3)
+    page.get_by_role("tab", name="Model").click()
+    page.get_by_label("Lengths").fill("4, 8")
+    page.get_by_role("button", name="Scan").click()
+    frame = page.frame_locator("#scan-view iframe.sheet")
+    frame.locator(".cells td").first.wait_for(timeout=PATIENCE)
+
+
+@pytest.mark.slow
+def test_it_works_by_the_name_localhost(address, open_page):
+    by_name = address.replace("127.0.0.1", "localhost")
+    try_both_kinds_of_tabs(open_page(by_name, allow=by_name))
+
+
+@pytest.mark.slow
+def test_it_works_by_an_address_of_six(folder, open_page):
+    with serve(build(folder), "::1") as address:
+        assert address.startswith("http://[::1]:")
+        try_both_kinds_of_tabs(open_page(address, allow=address))
+
+
+@pytest.mark.slow
+def test_it_works_for_others_by_its_own_name(folder, open_page):
+    page = build(folder, any_model=False)
+    with serve(page, SHARED_HOST, names=[SHARED_NAME]) as address:
+        by_name = address.replace(SHARED_HOST, SHARED_NAME)
+        try_both_kinds_of_tabs(open_page(by_name, allow=by_name))
+
+
+@pytest.mark.slow
+def test_a_refused_request_is_a_sentence_on_the_page(folder, open_page, monkeypatch):
+    monkeypatch.setattr(page_module, "USER_LIMIT", (2, 0.001))
+    with serve(build(folder, any_model=False), SHARED_HOST) as address:
+        watched = open_page(address, allow=address)
+        says(watched.page, "#softmax-view", "256 items whose logits differ by at most 8")
+        box = watched.page.get_by_label("number input for Items n").locator("visible=true")
+        for value in (3, 4, 5, 6):
+            box.fill(str(value))
+            box.press("Enter")
+            watched.page.wait_for_timeout(1_000)
+        toast = watched.page.get_by_text("too many requests: wait a few seconds and try again")
+        toast.first.wait_for(timeout=PATIENCE)
+        watched.errors.clear()  # the console names the refused requests
+
+
+@pytest.mark.slow
+def test_a_text_that_is_too_long_is_a_sentence_on_the_page(opened):
+    watched = opened("Model")
+    page = watched.page
+    page.get_by_role("tab", name="Sharpen").click()
+    box = page.get_by_label("Prompt").locator("visible=true")
+    box.fill("x" * 200_001)
+    page.get_by_role("button", name="Write both").click()
+    says(page, "#sharpen-view", "the prompt has 200,001 characters: shorten it to 200,000")
+    box.fill("x" * 1_100_000)
+    page.get_by_role("button", name="Write both").click()
+    toast = page.get_by_text("the request is larger than 1,000,000 bytes: shorten the text")
+    toast.first.wait_for(timeout=PATIENCE)
+    watched.errors.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 
@@ -83,6 +84,22 @@ def test_a_refusal_does_not_tell_whether_a_path_exists(tmp_path, monkeypatch, ca
     }
     assert all(seconds >= 0.2 for _, seconds in answers)
     assert "is a file, but not a .gguf" in caplog.text  # for whoever started the page
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes")
+def test_a_pipe_does_not_block_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(model_cache, "REFUSAL_SECONDS", 0.0)
+    pipe, folder = tmp_path / "model.gguf", tmp_path / "model"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    os.mkfifo(folder / "config.json")
+    (tmp_path / "endless").mkdir()
+    (tmp_path / "endless" / "config.json").symlink_to("/dev/zero")
+    for name in (pipe, folder, tmp_path / "endless", "/dev/zero"):
+        asked = threading.Thread(target=refusal, args=(str(name),), daemon=True)
+        asked.start()
+        asked.join(30)
+        assert not asked.is_alive(), name
 
 
 def test_the_models_that_the_page_was_started_with_may_say_what_is_wrong(tmp_path):

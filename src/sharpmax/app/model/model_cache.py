@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Lock
 
 from sharpmax._errors import UserError
@@ -123,7 +124,16 @@ def _load_other(name: str) -> Loaded:
     """Load any model; the page does not tell why it failed, which would tell what files exist."""
     start = time.monotonic()
     try:
+        _refuse_special_files(name)
         return load(name)
     except Exception as error:  # an unexpected one would tell as much
         logger.warning("the model %r was not loaded: %s", name, " ".join(str(error).split()))
         raise NotLoadedError(name, time.monotonic() - start) from None
+
+
+def _refuse_special_files(name: str) -> None:
+    """Refuse pipes and devices: reading one may never end, while others wait for the model."""
+    path = Path(name).expanduser()
+    for file in path.iterdir() if path.is_dir() else [path]:
+        if file.exists() and not file.is_file() and not file.is_dir():
+            raise UserError(f"{file} is a pipe or a device: give a folder of regular files")
