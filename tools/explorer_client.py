@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 JOIN = "/gradio_api/queue/join"
-SECONDS = 60.0
+SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,18 @@ class Client:
 
     def run(self, number: int, values: list[Any]) -> list[Any]:
         """Run one function of the page, and return its last values."""
-        answer = self.join(number, values)
-        assert answer.status == 200, answer
-        message = self.read()[-1]
+        (message,) = self.read(self.start(number, values))
         assert message["success"], message
         return message["output"]["data"]
 
-    def read(self) -> list[dict[str, Any]]:
-        """Return all messages on the events of this session up to the last."""
+    def start(self, number: int, values: list[Any]) -> str:
+        """Start one function of the page, and return the event's name."""
+        answer = self.join(number, values)
+        assert answer.status == 200, answer
+        return json.loads(answer.body)["event_id"]
+
+    def read(self, event: str | None = None) -> list[dict[str, Any]]:
+        """Return how the events of this session ended: all of them, or the one of this name."""
         connection = self.connect()
         connection.request("GET", f"/gradio_api/queue/data?session_hash={self.session}")
         stream = connection.getresponse()
@@ -79,9 +83,12 @@ class Client:
                 message = json.loads(line[6:])
                 if message["msg"] == "close_stream":
                     break
-                messages.append(message)
+                if message["msg"] == "process_completed" and event in (None, message["event_id"]):
+                    messages.append(message)
+                    if event is not None:
+                        break
         connection.close()
-        return [message for message in messages if message["msg"] == "process_completed"]
+        return messages
 
 
 def event_number(page: Any, control: str, event: str = "input") -> int:

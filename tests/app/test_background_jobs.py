@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
 from sharpmax.app import background_jobs
-from sharpmax.app.background_jobs import JobEnd, Stopped, acquire_lock, run_job, stop_job
+from sharpmax.app.background_jobs import JobEnd, JobLock, Stopped, run_job, stop_job
 
 
 def test_progress_and_then_the_value():
@@ -74,10 +75,41 @@ def test_a_second_job_ends_the_first(endless):
 
 def test_waiting_for_a_lock_can_be_stopped(monkeypatch):
     monkeypatch.setattr(background_jobs, "LOCK_POLL_SECONDS", 0.01)
-    lock = threading.Lock()
-    lock.acquire()
-    job = run_job("a", lambda report: acquire_lock(lock, report))
-    assert next(job) == 0.0
-    stop_job("a")
-    *_, end = job
-    assert isinstance(end.error, Stopped)
+    lock = JobLock()
+
+    def work(report):
+        with lock.hold(report):
+            pytest.fail("two jobs have the lock")
+
+    with lock.hold(lambda share: None):
+        job = run_job("a", work)
+        assert next(job) == 0.0
+        stop_job("a")
+        *_, end = job
+        assert isinstance(end.error, Stopped)
+
+
+def test_jobs_take_turns_in_the_order_in_which_they_came():
+    lock, order, report = JobLock(), [], lambda share: None
+
+    def work(number):
+        with lock.hold(report):
+            order.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(20)]
+    with lock.hold(report):
+        for thread in threads:
+            thread.start()
+            time.sleep(0.01)
+        assert order == []
+    for thread in threads:
+        thread.join(30)
+    assert order == list(range(20))
+
+
+def test_an_error_gives_the_lock_to_the_next():
+    lock = JobLock()
+    with pytest.raises(ZeroDivisionError), lock.hold(lambda share: None):
+        raise ZeroDivisionError
+    with lock.hold(lambda share: None):
+        pass

@@ -7,10 +7,12 @@ is no longer wanted.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from threading import Event, Lock, Thread
+from threading import Condition, Event, Lock, Thread
 from typing import Any
 
 Report = Callable[[float], None]
@@ -93,7 +95,31 @@ def stop_job(key: str) -> bool:
     return stop is not None
 
 
-def acquire_lock(lock: Any, report: Report) -> None:
-    """Wait for a lock for as long as the job is wanted; the caller releases it."""
-    while not lock.acquire(timeout=LOCK_POLL_SECONDS):
-        report(0.0)
+class JobLock:
+    """Lets one job in at a time, in the order in which they came.
+
+    A plain lock takes any of those that wait for it, and one of twenty may wait for minutes.
+    """
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._jobs: deque[object] = deque()
+        """The job that has the lock, and those that wait for it."""
+
+    @contextmanager
+    def hold(self, report: Report) -> Iterator[None]:
+        """Wait for as long as the job is wanted, and keep the lock inside the `with` block."""
+        job = object()
+        with self._changed:
+            self._jobs.append(job)
+        try:
+            with self._changed:
+                while self._jobs[0] is not job:
+                    self._changed.wait(LOCK_POLL_SECONDS)
+                    report(0.0)
+            report(0.0)
+            yield
+        finally:
+            with self._changed:
+                self._jobs.remove(job)
+                self._changed.notify_all()

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 
 from sharpmax._errors import UserError
 from sharpmax._ranges import shorten
-from sharpmax.app.background_jobs import Report, acquire_lock
+from sharpmax.app.background_jobs import JobLock, Report
 from sharpmax.app.input_parsing import MAX_LINE, check_text
 from sharpmax.hf.loading.loader import DEFAULT, Loaded, load
 
@@ -61,7 +60,7 @@ class ModelCache:
         """The name that the page was started with: why it cannot be loaded is no secret."""
         self.job_seconds = job_seconds
         """How long a job may use the model; None for as long as it takes."""
-        self._lock = Lock()
+        self._lock = JobLock()
         self._cached: tuple[str, Loaded] | None = None
 
     @contextmanager
@@ -80,20 +79,11 @@ class ModelCache:
                 f"{shorten(name)!r} is not offered here: choose {' or '.join(self.allowed)}"
             )
         try:
-            with self._locked(report):
+            with self._lock.hold(report):
                 yield Lent(self._get(name), self._with_time_limit(report))
         except NotLoadedError as error:
             time.sleep(max(0.0, REFUSAL_SECONDS - error.seconds))
             raise
-
-    @contextmanager
-    def _locked(self, report: Report) -> Iterator[None]:
-        acquire_lock(self._lock, report)
-        try:
-            report(0.0)
-            yield
-        finally:
-            self._lock.release()
 
     def _get(self, name: str) -> Loaded:
         """Return the cached model if it is the one; otherwise load it."""
