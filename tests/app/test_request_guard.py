@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib import import_module
 
 import pytest
@@ -289,6 +290,7 @@ def test_a_scan_of_too_many_lengths_is_refused_at_once(client, folder, scan, len
     assert time.monotonic() - start < 5
 
 
+@pytest.mark.slow
 def test_thousands_of_parallel_requests_do_not_stop_the_page(page, softmax):
     """Each is answered or told that the page is busy, and afterwards all is as before."""
 
@@ -320,47 +322,60 @@ def test_others_are_served_while_many_connections_are_silent(page, softmax):
             connection.close()
 
 
-@pytest.fixture
-def shared(folder, monkeypatch):
+@contextmanager
+def serve_others(folder, **options):
     """Serve the page to others, by a name of its own."""
-    monkeypatch.setattr(page_module, "USER_LIMIT", (5, 0.001))
     page = build(folder, any_model=False)
     try:
-        page.address = launch(
-            page, host=SHARED_HOST, names=["demo.example"], port=free_port(SHARED_HOST), wait=False
-        )
+        port = free_port(SHARED_HOST)
     except OSError:
         pytest.skip(f"this machine has no address {SHARED_HOST}")
+    names = ["demo.example"]
+    page.address = launch(page, host=SHARED_HOST, names=names, port=port, wait=False, **options)
     yield page
     page.close(verbose=False)
 
 
-def test_a_shared_page_is_served_by_its_own_name(shared):
-    client = Client(shared.address)
-    for host in ("demo.example", "demo.example:443", SHARED_HOST):
-        assert client.request("/", host=host, origin=f"https://{host}").status == 200
-    assert client.request("/", host="evil.example").status == 403
-    assert client.request("/", host="demo.example", x_forwarded_host="evil").status == 200
-    assert client.request("/gradio_api/upload", "POST", b"").status == 404
-    body = client.request("/", host="demo.example", x_forwarded_proto="https").body
-    assert b"https://demo.example" in body
-    assert b"http://demo.example" not in body
+def test_a_shared_page_is_served_by_its_own_name(folder):
+    with serve_others(folder) as page:
+        client = Client(page.address)
+        for host in ("demo.example", "demo.example:443", SHARED_HOST):
+            assert client.request("/", host=host, origin=f"https://{host}").status == 200
+        assert client.request("/", host="evil.example").status == 403
+        assert client.request("/", host="demo.example", x_forwarded_host="evil").status == 200
+        assert client.request("/gradio_api/upload", "POST", b"").status == 404
+        body = client.request("/", host="demo.example", x_forwarded_proto="https").body
+        assert b"https://demo.example" in body
+        assert b"http://demo.example" not in body
 
 
-def test_each_user_of_a_shared_page_is_limited(shared):
-    body = Client(shared.address).event(event_number(shared, "Trained head"), RETRIEVAL)
+def join_often(page, times: int, **headers: str) -> list[int]:
+    """Return how a user's events are answered, each in a session of its own."""
+    body = Client(page.address).event(event_number(page, "Trained head"), RETRIEVAL)
+    client = Client(page.address)
+    return [client.request(JOIN, "POST", body, **headers).status for _ in range(times)]
 
-    def statuses(**headers: str) -> list[int]:
-        return [
-            Client(shared.address).request(JOIN, "POST", body, **headers).status for _ in range(7)
-        ]
 
-    assert statuses() == [200] * 5 + [429] * 2
-    # The last address is what the proxy has seen; those before it may be invented.
-    assert statuses(x_forwarded_for="6.6.6.6, 9.9.9.9") == [200] * 5 + [429] * 2
-    assert statuses(x_forwarded_for="7.7.7.7, 9.9.9.9") == [429] * 7
-    refused = Client(shared.address).request(JOIN, "POST", body)
-    assert refused.detail == "too many requests: wait a few seconds and try again"
+def test_each_user_of_a_shared_page_is_limited(folder, monkeypatch):
+    monkeypatch.setattr(page_module, "USER_LIMIT", (5, 0.001))
+    with serve_others(folder) as page:
+        assert join_often(page, 7) == [200] * 5 + [429] * 2
+        assert join_often(page, 2, x_forwarded_for="9.9.9.9") == [429] * 2  # no proxy is there
+        refused = Client(page.address).join(event_number(page, "Trained head"), RETRIEVAL)
+        assert refused.detail == "too many requests: wait a few seconds and try again"
+        assert Client(page.address).request("/").status == 200
+
+
+def test_each_user_of_a_proxy_is_limited(folder, monkeypatch):
+    monkeypatch.setattr(page_module, "USER_LIMIT", (5, 0.001))
+    monkeypatch.setattr(page_module, "TOTAL_LIMIT", (12, 0.001))
+    with serve_others(folder, behind_proxy=True) as page:
+        # The last address is what the proxy has seen; those before it may be invented.
+        for invented, status in (("6.6.6.6", 200), ("7.7.7.7", 429)):
+            forwarded = f"{invented}, 9.9.9.9"
+            assert join_often(page, 5, x_forwarded_for=forwarded) == [status] * 5
+        assert join_often(page, 6, x_forwarded_for="8.8.8.8") == [200] * 5 + [429]
+        assert join_often(page, 3, x_forwarded_for="1.1.1.1") == [200] * 2 + [429]  # all together
 
 
 def test_a_second_user_is_served_while_inputs_are_made(page, folder, scan, softmax, monkeypatch):

@@ -86,6 +86,7 @@ def launch(
     *,
     host: str = HOST,
     names: Collection[str] = (),
+    behind_proxy: bool = False,
     port: int | None = None,
     open_browser: bool = False,
     wait: bool = True,
@@ -98,6 +99,8 @@ def launch(
             other, each user may start a limited number of events per second.
         names: Other host names by which the page is reached, such as that of a proxy in front of
             it. Requests for unknown names are refused.
+        behind_proxy: Whether all requests come from a proxy that appends the user's address to
+            `X-Forwarded-For`. Without it, all users of a proxy count as one.
         port: Port to listen on; None takes the first free port from 7860.
         open_browser: Whether to open the page in the browser.
         wait: Whether to return only after the server has stopped.
@@ -114,7 +117,7 @@ def launch(
         "inbrowser": open_browser,
         "max_threads": MAX_THREADS,
         "state_session_capacity": MAX_SESSIONS,
-        "app_kwargs": {"lifespan": _guard(page, host, names)},
+        "app_kwargs": {"lifespan": _guard(page, host, names, behind_proxy)},
     }
     _, address, _ = _run_in_event_loop(
         lambda: page.launch(prevent_thread_lock=True, **settings, **_offline_settings())
@@ -125,7 +128,9 @@ def launch(
     return str(address)
 
 
-def _guard(page: gr.Blocks, host: str, names: Collection[str]) -> Callable[..., Any]:
+def _guard(
+    page: gr.Blocks, host: str, names: Collection[str], behind_proxy: bool
+) -> Callable[..., Any]:
     """Return what puts our guard before the server's own code, when the server starts."""
     events = {
         number: len(function.inputs)
@@ -138,7 +143,9 @@ def _guard(page: gr.Blocks, host: str, names: Collection[str]) -> Callable[..., 
     @asynccontextmanager
     async def lifespan(server: Any) -> AsyncIterator[None]:
         # Not by `add_middleware`, whose position is inside gradio's own middleware.
-        server.middleware_stack = RequestGuard(server.middleware_stack, hosts, events, limits)
+        server.middleware_stack = RequestGuard(
+            server.middleware_stack, hosts, events, limits, behind_proxy
+        )
         yield
 
     return lifespan

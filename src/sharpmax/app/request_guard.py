@@ -37,6 +37,8 @@ MAX_BODY = 1_000_000
 """Bytes of the largest request: the longest text that the page accepts, and room to encode it."""
 MAX_DRAINED = 20 * MAX_BODY
 """Bytes to read of a request that is too large: browsers show no answer before all is sent."""
+MAX_CLIENT = 50
+"""Characters to remember of the address of a user."""
 BODY_SECONDS = 20.0
 """Time in which a request must arrive."""
 
@@ -59,6 +61,8 @@ class RequestGuard:
     """The number of values that each event of the page takes, by the event's number."""
     limits: tuple[RateLimit, RateLimit] | None = None
     """Limits for each user and for all users together; None on a page that is not shared."""
+    behind_proxy: bool = False
+    """Whether all requests come from a proxy, which says who asked."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -92,9 +96,10 @@ class RequestGuard:
     def _check_rate(self, scope: Scope, headers: dict[str, str]) -> None:
         if self.limits is None:
             return
-        # A proxy appends whom it was asked by; what stands before that anybody could have written.
-        forwarded = headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
-        client = forwarded or (scope.get("client") or ("",))[0]
+        client = (scope.get("client") or ("",))[0]
+        if self.behind_proxy:
+            # A proxy appends whom it was asked by; anybody could have written what is before that.
+            client = headers.get("x-forwarded-for", client).rpartition(",")[2].strip()[:MAX_CLIENT]
         of_client, of_all = self.limits
         if not of_client.allow(client) or not of_all.allow(""):
             raise RefusedError(429, "too many requests: wait a few seconds and try again")

@@ -36,9 +36,9 @@ def page(monkeypatch):
         page.built = model, any_model
         return page
 
-    def launch(page, *, host, names, port, open_browser, wait):
+    def launch(page, *, host, names, behind_proxy, port, open_browser, wait):
         page.launched = host, port, open_browser, wait
-        page.names = names
+        page.names, page.behind_proxy = names, behind_proxy
         return f"http://{host}:{port}/"
 
     class Interrupted:
@@ -72,10 +72,12 @@ def test_other_machines_cannot_load_models(page, run):
     assert page.built == ("smollm2", False)
     assert page.launched == ("0.0.0.0", None, False, False)
     assert page.names == ()
+    assert not page.behind_proxy
 
 
 def test_names_of_the_page(page, run):
-    run("app", "--host", "0.0.0.0", "--name", "lab.example", "--name", "box")
+    run("app", "--host", "0.0.0.0", "--name", "lab.example", "--name", "box", "--behind-proxy")
+    assert page.behind_proxy
     assert list(page.names) == ["lab.example", "box"]
 
 

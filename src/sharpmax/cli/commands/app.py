@@ -35,6 +35,14 @@ def app(
             metavar="NAME",
         ),
     ] = None,
+    proxy: Annotated[
+        bool,
+        typer.Option(
+            "--behind-proxy",
+            help="All requests come from a proxy that appends the user's address to "
+            "X-Forwarded-For: limit each of its users alone.",
+        ),
+    ] = False,
     port: Annotated[
         int | None,
         typer.Option(
@@ -62,7 +70,13 @@ def app(
     page = build(model, any_model=host in LOCAL_HOSTS)
     try:
         address = launch(
-            page, host=host, names=name or (), port=port, open_browser=browser, wait=False
+            page,
+            host=host,
+            names=name or (),
+            behind_proxy=proxy,
+            port=port,
+            open_browser=browser,
+            wait=False,
         )
     except OSError as error:  # gradio's message names environment variables of its own
         raise _address_error(host, port) from error
