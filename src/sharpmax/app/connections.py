@@ -35,4 +35,5 @@ def limit_connections(config: Any) -> None:
                 transport.close()
 
     config.http_protocol_class = ImpatientProtocol
+    config.loaded_app = config.app  # without the layer that believes what local clients forward
     config.limit_concurrency = MAX_CONNECTIONS
