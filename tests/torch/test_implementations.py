@@ -16,6 +16,7 @@ import sharpmax as sx
 from attention_cases import (
     ALL,
     EVERY_OPTION,
+    SMOOTH,
     STATS,
     TRITON,
     Call,
@@ -165,6 +166,35 @@ def test_the_lowest_number_of_a_mask_s_type_hides_as_infinity_does(impl, dtype):
     assert torch.equal(found.stats.count, boolean.stats.count)
     torch.testing.assert_close(found.output, boolean.output)
     torch.testing.assert_close(found.stats.entropy, boolean.stats.entropy)
+
+
+@pytest.mark.parametrize("impl", [*ALL, "auto"])
+@pytest.mark.parametrize("scale", [0.0, -0.0, -0.4, -1e-60, 1e-60])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_any_sign_of_the_scale(impl, scale, causal, masked):
+    """torch's own kernel multiplies by the scale after writing -inf above the diagonal."""
+    mask = np.random.default_rng(0).random((9, 11)) < 0.8
+    for policy in (sx.PAPER, sx.Constant(1.5)):
+        arrays = [array.cpu().numpy() for array in make("reference", 9, 11)]
+        visible = mask if masked else None
+        call = Call(*arrays, visible=visible, causal=causal, scale=scale, policy=policy)
+        dtype = widest("cpu" if impl == "auto" else impl)
+        assert_right(call.run(impl, dtype), call.rounded(dtype), dtype)
+
+
+@pytest.mark.parametrize("impl", ["streaming", "fused", "auto", TRITON])
+@pytest.mark.parametrize("scale", [0.0, -0.4, -1e-60])
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_with_any_sign_of_the_scale(impl, scale, causal):
+    def gradients(how):
+        tensors = [array.requires_grad_() for array in make(how, 9, 11)]
+        output, stats = attention(*tensors, scale=scale, is_causal=causal, policy=SMOOTH, impl=how)
+        loss = output.square().sum() + stats.entropy.sum() + stats.log_sum_exp.sin().sum()
+        return torch.autograd.grad(loss, tensors)
+
+    for ours, right in zip(gradients(impl), gradients("reference"), strict=True):
+        torch.testing.assert_close(ours.cpu().double(), right, **exact(impl))
 
 
 @pytest.mark.parametrize("impl", ALL)

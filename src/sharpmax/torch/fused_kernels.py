@@ -78,6 +78,7 @@ def run(
     if not kernel.shares_keys and key.shape[1] != query.shape[1]:
         group = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+    query, scale = _with_positive_scale(query, scale)
     # The CPU operator silently ignores the stride of the last axis.
     query, key, value = (_with_dense_last_axis(tensor) for tensor in (query, key, value))
     if mask is None or mask.shape[2] == 1:
@@ -132,6 +133,20 @@ def causal_mask(rows: slice, keys: int, device: torch.device) -> Bool[Tensor, "r
     """Return True where query i sees key j: j <= i."""
     row = torch.arange(rows.start, rows.stop, device=device)
     return torch.arange(keys, device=device) <= row[:, None]
+
+
+def _with_positive_scale(query: Tensor, scale: float) -> tuple[Tensor, float]:
+    """Return queries and a positive scale with the same logits.
+
+    Kernels write -inf where a key is hidden and multiply by the scale afterwards, so that a scale
+    of 0, or one that is 0 in their type, gives NaN and a negative one +inf.
+    """
+    smallest = torch.finfo(torch.float32).tiny
+    if scale >= smallest:
+        return query, scale
+    if scale <= -smallest:
+        return -query, -scale
+    return query * scale, 1.0
 
 
 def _with_dense_last_axis(tensor: Tensor) -> Tensor:
