@@ -41,6 +41,11 @@ STATISTICS_DTYPE = {
 """The floating types accepted as logits, each with the type used for its statistics."""
 
 
+HIDES = -1e38
+"""A bias of this or less hides its key. Below, a logit could overflow in float32: it would then be
+hidden in one implementation and counted in another."""
+
+
 def namespace(**arrays: Array) -> Any:
     """Return the array library that the named arguments share, ignoring those that are None.
 
@@ -91,7 +96,7 @@ def dtype_name(array: Array) -> str:
 @cache
 def _numpy_dtype_name(dtype: np.dtype[Any]) -> str:
     # Cached: NumPy builds the name anew each time, which takes as long as a small computation.
-    return str(dtype)
+    return dtype.name  # not str, which is ">f8" for float64 in the other byte order
 
 
 def statistics_dtype(name: str, array: Array, xp: Any) -> Any:
@@ -208,6 +213,14 @@ def logit_scale(scale: float | None, dim: int) -> float:
     if not is_number(scale) or not math.isfinite(scale):
         raise ValueError(f"scale must be a finite number, got {scale!r}")
     return float(scale)
+
+
+def hiding_bias(lowest: float) -> float:
+    """Return the largest bias that hides its key, given the lowest number of the bias' type.
+
+    Some libraries write the lowest number instead of -inf; that of float16 is above `HIDES`.
+    """
+    return max(lowest, HIDES)
 
 
 def optional_count(name: str, number: int | None) -> int | None:

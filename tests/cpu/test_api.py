@@ -91,3 +91,55 @@ def test_mistakes_are_explained_in_one_sentence(changes, error, message):
         cpu.attention(**call)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("lead", [(), (0,), (2,), (0, 2), (2, 0), (1, 2)])
+@pytest.mark.parametrize(("queries", "keys", "dim", "value_dim"), [
+    (0, 3, 4, 4), (5, 0, 4, 4), (0, 0, 4, 4), (5, 3, 0, 4), (5, 3, 4, 0),
+])  # fmt: skip
+def test_any_axis_may_be_empty(lead, queries, keys, dim, value_dim):
+    """With every kind of mask; a query without keys gives zeros."""
+    query, key, value = (
+        np.ones((*lead, *shape), np.float32)
+        for shape in ((queries, dim), (keys, dim), (keys, value_dim))
+    )
+    heads = lead[-1] if lead else 1
+    boolean, added = np.ones((1, keys), bool), np.zeros((queries, keys), np.float16)
+    for options in (
+        {},
+        {"is_causal": True, "window": 2},
+        {"attn_mask": boolean, "softcap": 2.0},
+        {"attn_mask": np.broadcast_to(added, (*lead, queries, keys))},
+        {"sinks": np.zeros(heads, np.float32), "threads": 2},
+    ):
+        output, stats = cpu.attention(query, key, value, **options)
+        assert output.shape == (*lead, queries, value_dim)
+        assert stats.count.shape == (*lead, queries)
+        options.pop("sinks", None)
+        alone = cpu.attention_stats(query, key, **options)
+        np.testing.assert_array_equal(alone.entropy, stats.entropy)
+        if keys == 0:
+            assert (output == 0).all()
+            assert (stats.count == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_very_low_mask_hides(dtype):
+    """As in every implementation: nothing overflows unseen."""
+    mask = np.zeros((5, 7), dtype)
+    mask[0], mask[1, :3] = -3e38, -9e37
+    output, stats = cpu.attention(QUERY, KEY, KEY, attn_mask=mask)
+    assert (stats.count[..., 0] == 0).all()
+    assert (stats.count[..., 1:] == 7).all()
+    assert (output[..., 0, :] == 0).all()
+    assert np.isfinite(stats.min_logit[..., 1]).all()
+
+
+def test_the_order_of_bytes_does_not_matter(rng):
+    arrays = [rng.normal(size=(2, 5, 8)).astype(np.float32) for _ in range(3)]
+    mask = rng.normal(size=(5, 5)).astype(np.float32)
+    expected = cpu.attention(*arrays, attn_mask=mask).output
+    swapped = [array.astype(">f4") for array in arrays]
+    found = cpu.attention(*swapped, attn_mask=mask.astype(">f8")).output
+    np.testing.assert_array_equal(found, expected)
+    assert found.dtype == np.dtype(">f4")

@@ -385,3 +385,30 @@ def test_the_number_of_blocks_does_not_matter(monkeypatch, rng):
         jax.clear_caches()
         answers.append(attention(*arrays, is_causal=True))
     assert_close(*answers)
+
+
+@pytest.mark.parametrize(("queries", "keys", "heads", "dim"), [
+    (0, 3, 2, 4), (5, 0, 2, 4), (5, 3, 0, 4), (5, 3, 2, 0), (0, 0, 0, 0),
+])  # fmt: skip
+def test_any_axis_may_be_empty(eager, queries, keys, heads, dim):
+    query, key = jnp.ones((1, queries, heads, dim)), jnp.ones((1, keys, heads, dim))
+    output, stats = attention(query, key, key, is_causal=True)
+    assert output.shape == query.shape
+    assert stats.count.shape == query.shape[:-1]
+    if keys == 0:
+        assert (output == 0).all()
+
+
+def test_which_numbers_of_a_bias_hide_a_key(rng, eager):
+    """As for tensors; NaN is visible and spoils its row."""
+    query, key, value = make(rng, 4, 6, 2)
+    bias = np.zeros((4, 6), np.float32)
+    bias[0] = [-np.inf, np.finfo(np.float32).min, -3e38, -1e38, -9e37, 0]
+    bias[1], bias[2, 3] = -3e38, np.nan
+    arrays = (jnp.asarray(array, jnp.float32) for array in (query, key, value, bias))
+    output, stats = attention(*arrays)
+    assert (stats.count[:, 0] == 2).all()
+    assert (stats.count[:, 1] == 0).all()
+    assert (output[:, 1] == 0).all()
+    assert jnp.isnan(output[:, 2]).all()
+    assert jnp.isfinite(output[:, [0, 1, 3]]).all()

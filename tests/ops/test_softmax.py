@@ -300,9 +300,33 @@ def test_special_rows_of_jax_are_those_of_numpy():
         np.testing.assert_allclose(its, ours, rtol=1e-12, atol=1e-300)
 
 
-def test_a_logit_very_far_below_has_no_weight_at_any_temperature(quick: Library):
-    row = quick.array([[0.0, -1e30, -1.0]])
-    for temperature in (1.0, 1e18, 1e31):
-        weights = quick.numpy(sx.softmax(row, temperature=temperature))[0]
-        assert weights[1] == 0
-        assert weights[0] > 0.49
+@pytest.mark.parametrize("where", [False, True])
+@pytest.mark.parametrize("by_row", [False, True])
+def test_logits_very_far_apart_at_very_high_temperatures(quick: Library, where, by_row):
+    """A far logit has the weight of its distance; one that is hidden has none."""
+    values = np.array([[0.0, -1e30, -1.0], [1e25, 0.0, -np.inf], [np.inf, 1e30, 3.0]])
+    shown = np.array([[True] * 3, [True, True, False], [True] * 3])
+    row = quick.array(np.where(shown, values, 5.0) if where else values)
+    mask = quick.array(shown, "bool") if where else None
+    for temperature in (1.0, 1e18, 1e25, 1e30, 1e31):
+        offsets = np.where(shown, values, -np.inf) / temperature
+        offsets[2] = [0.0, -np.inf, -np.inf]  # +inf has all the mass
+        expected = scipy.special.softmax(offsets, axis=-1)
+        given = quick.array([[temperature]] * 3) if by_row else temperature
+        found = quick.numpy(sx.softmax(row, temperature=given, where=mask))
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-300)
+        nats = quick.numpy(sx.entropy(row, temperature=given, where=mask))
+        entropy = scipy.special.entr(expected).sum(-1)
+        np.testing.assert_allclose(nats, entropy, rtol=1e-12, atol=1e-12)
+
+
+def test_the_order_of_bytes_does_not_matter(rng):
+    logits = rng.normal(size=(3, 4))
+    for dtype in (">f2", ">f4", ">f8"):
+        swapped = logits.astype(dtype)
+        native = swapped.astype(swapped.dtype.newbyteorder("="))
+        found = sx.softmax(swapped, temperature=np.full((3, 1), 2.0, dtype))
+        np.testing.assert_array_equal(found, sx.softmax(native, temperature=2.0))
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(sx.entropy(swapped), sx.entropy(native))
+        assert sx.PAPER(swapped, np.full((3, 4), 9, ">i8")).dtype in (np.float32, np.float64)

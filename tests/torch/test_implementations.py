@@ -197,6 +197,38 @@ def test_gradients_with_any_sign_of_the_scale(impl, scale, causal):
         torch.testing.assert_close(ours.cpu().double(), right, **exact(impl))
 
 
+HIDING = {
+    torch.float64: (-1e300, -3e38, -1e38),
+    torch.float32: (-3e38, -1e38),
+    torch.bfloat16: (-3e38, -1.01e38),
+    torch.float16: (),
+}
+"""Besides -inf and the lowest number of the type."""
+
+
+@pytest.mark.parametrize("impl", EVERY_OPTION)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mask_dtype", HIDING)
+def test_which_numbers_of_a_mask_hide_a_key(impl, dtype, mask_dtype):
+    """In float32 nothing may overflow: it would hide a key that is counted."""
+    if dtype == torch.float64 and widest(impl) != dtype:
+        pytest.skip("no float64")
+    query, key, value = (array.to(dtype) for array in make(impl, 3, 9))
+    hiding = (-torch.inf, torch.finfo(mask_dtype).min, *HIDING[mask_dtype])
+    visible = (0.0, -65472.0, *([] if mask_dtype == torch.float16 else [-9e37]))
+    numbers = torch.tensor([*hiding, *visible, *[0.0] * 9], dtype=mask_dtype)[:9].to(query.device)
+    mask = torch.zeros(3, 9, dtype=mask_dtype, device=query.device)
+    mask[1] = numbers
+    mask[2, :] = numbers[: len(hiding)].repeat(9)[:9]
+    output, stats = attention(query, key, value, attn_mask=mask, impl=impl)
+    assert (stats.count[:, :, 0] == 9).all()
+    assert (stats.count[:, :, 1] == 9 - len(hiding)).all()
+    assert (stats.count[:, :, 2] == 0).all()
+    assert (output[:, :, 2] == 0).all()
+    assert output.isfinite().all()
+    assert stats.min_logit[:, :, :2].isfinite().all()
+
+
 @pytest.mark.parametrize("impl", ALL)
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 2, 1, 3)])
 def test_any_number_of_batch_axes(rng, impl, shape):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     # Any shape that broadcasts to the logits, [*batch, heads, query, key].
     Mask = Bool[np.ndarray, "..."] | Float[np.ndarray, "..."]
 
-DTYPES = (np.dtype(np.float32), np.dtype(np.float16))
+DTYPES = ("float32", "float16")
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ def attention(
         key: [*batch, kv_heads, key, dim].
         value: [*batch, kv_heads, key, value_dim].
         attn_mask: Any shape that broadcasts to [*batch, heads, query, key]. Boolean: True where a
-            key may be seen. Floating: added to the logit and sharpened with it; -inf, and the
-            lowest number of its type, hide the key.
+            key may be seen. Floating: added to the logit and sharpened with it; -1e38 or less, and
+            the lowest number of its type, hide the key.
         is_causal: Query i sees keys 0 to i. May be combined with a mask.
         scale: Factor on the products; by default 1 / sqrt(dim).
         enable_gqa: Let query heads share key heads.
@@ -205,7 +205,7 @@ def _prepare_arrays(
         ) from None
     if mask.dtype.kind == "b":
         return arrays._replace(mask=whole)
-    lowest = float(np.finfo(mask.dtype).min)
+    lowest = _array.hiding_bias(float(np.finfo(mask.dtype).min))
     return arrays._replace(bias=whole.astype(np.float32, copy=False), lowest=lowest)
 
 
@@ -214,7 +214,7 @@ def _count_heads(query: Any, key: Any, value: Any, enable_gqa: bool) -> tuple[in
     named = {"query": query, "key": key, "value": value}
     named = {name: array for name, array in named.items() if array is not None}
     for name, array in named.items():
-        if not isinstance(array, np.ndarray) or array.dtype not in DTYPES:
+        if not isinstance(array, np.ndarray) or _array.dtype_name(array) not in DTYPES:
             kind = getattr(array, "dtype", type(array).__name__)
             raise TypeError(f"{name} must be a NumPy array of float32 or float16, got {kind}")
     shapes = ", ".join(f"{name} {array.shape}" for name, array in named.items())

@@ -54,8 +54,8 @@ def dot_product_attention(
         query: queries, [batch, query, heads, dim], or without the batch axis.
         key: keys, [batch, key, kv_heads, dim]; the number of query heads is a multiple of theirs.
         value: values, [batch, key, kv_heads, value_dim].
-        bias: added to the logits and sharpened with them; each axis fits or has length 1. -inf, or
-            the lowest number of its type, hides a key.
+        bias: added to the logits and sharpened with them; each axis fits or has length 1. -1e38 or
+            less, or the lowest number of its type, hides a key.
         mask: True where a key may be seen; each axis fits or has length 1.
         scale: factor on the product of query and key, by default 1/sqrt(dim).
         is_causal: whether query t sees the keys up to t only.
@@ -123,8 +123,8 @@ def attention(
         query: queries, [batch, query, heads, dim], or without the batch axis.
         key: keys, [batch, key, kv_heads, dim]; the number of query heads is a multiple of theirs.
         value: values, [batch, key, kv_heads, value_dim].
-        bias: added to the logits and sharpened with them; each axis fits or has length 1. -inf, or
-            the lowest number of its type, hides a key.
+        bias: added to the logits and sharpened with them; each axis fits or has length 1. -1e38 or
+            less, or the lowest number of its type, hides a key.
         mask: True where a key may be seen; each axis fits or has length 1.
         scale: factor on the product of query and key, by default 1/sqrt(dim).
         is_causal: whether query t sees the keys up to t only.
@@ -180,8 +180,8 @@ def attention_stats(
     Args:
         query: queries, [batch, query, heads, dim], or without the batch axis.
         key: keys, [batch, key, kv_heads, dim]; the number of query heads is a multiple of theirs.
-        bias: added to the logits and sharpened with them; each axis fits or has length 1. -inf, or
-            the lowest number of its type, hides a key.
+        bias: added to the logits and sharpened with them; each axis fits or has length 1. -1e38 or
+            less, or the lowest number of its type, hides a key.
         mask: True where a key may be seen; each axis fits or has length 1.
         scale: factor on the product of query and key, by default 1/sqrt(dim).
         is_causal: whether query t sees the keys up to t only.

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from sharpmax import _array
 from sharpmax.jax.problem import Inputs, Settings
 
 if TYPE_CHECKING:
@@ -124,8 +125,8 @@ def visible_keys(
 ) -> Bool[Array, "..."] | None:
     """Return which keys the rows of a block can see, or None if they see all of them.
 
-    The mask broadcasts to [batch kv_heads group rows key]. A bias of -inf, or of the lowest number
-    of its type, hides a key.
+    The mask broadcasts to [batch kv_heads group rows key]. A bias of -1e38 or less, or of the
+    lowest number of its type, hides a key.
     """
     row = positions[:, None]
     column = inputs.first_key + jnp.arange(inputs.key.shape[1], dtype=jnp.int32)
@@ -134,7 +135,8 @@ def visible_keys(
         masks.append(_take_rows(inputs.mask, positions))
     if inputs.bias is not None:
         lowest = float(jnp.finfo(inputs.bias.dtype).min)  # type: ignore[no-untyped-call]
-        masks.append(_take_rows(inputs.bias, positions) > lowest)
+        # Not `>`, which would hide a NaN: it is visible and spoils its row.
+        masks.append(~(_take_rows(inputs.bias, positions) <= _array.hiding_bias(lowest)))
     if settings.causal:
         masks.append(column <= row)
     if settings.window is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -61,7 +60,7 @@ def make_problem(
     batch, queries, heads, dim = query.shape
     keys, kv_heads = key.shape[1:3]
     shape = (batch, heads, queries, keys)
-    group = heads // kv_heads
+    group = heads // kv_heads if kv_heads else 1
     wide = _array.statistics_dtype("query", query, jnp)
     inputs = Inputs(
         query=query.reshape(batch, queries, kv_heads, group, dim),
@@ -71,7 +70,7 @@ def make_problem(
         mask=_group_heads("mask", mask, shape, kv_heads, "bool"),
         query_lengths=_lengths("query_seq_lengths", query_seq_lengths, batch),
         key_lengths=_lengths("key_value_seq_lengths", key_value_seq_lengths, batch),
-        scale=jnp.asarray(1 / math.sqrt(dim) if scale is None else scale, wide),
+        scale=jnp.asarray(_array.logit_scale(None, dim) if scale is None else scale, wide),
         first_key=jnp.zeros((), jnp.int32),
     )
     return inputs, Settings(bool(is_causal), _window(local_window_size))
@@ -95,9 +94,10 @@ def _check(query: Array, key: Array, value: Array | None) -> None:
         raise ValueError(f"{shapes}: the batch axes must be equal")
     if value is not None and value.shape[:-1] != key.shape[:-1]:
         raise ValueError(f"{shapes}: keys and values must be equal in number and in heads")
-    if key.shape[-2] == 0 or query.shape[-2] % key.shape[-2]:
+    heads, kv_heads = query.shape[-2], key.shape[-2]
+    if heads % kv_heads if kv_heads else heads:
         raise ValueError(
-            f"{shapes}: {query.shape[-2]} query heads cannot share {key.shape[-2]} key heads "
+            f"{shapes}: {heads} query heads cannot share {kv_heads} key heads "
             "evenly; the number of query heads must be a multiple"
         )
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 NOTHING = -1e20
 """The offset of an item without mass. Unlike -inf it may be multiplied by a weight of 0. A logit
-further than this below its row's maximum counts as -inf."""
+further than this below its row's maximum has no mass either, except at a temperature that makes
+such a distance small, see `Rows.at_high_temperature`."""
 
 VANISHES = 1e-16
 """From this scale on, exp(scale * NOTHING) underflows to 0 in every type."""
@@ -71,7 +72,29 @@ class Rows(NamedTuple):
         if isinstance(scale, float) and scale >= VANISHES:
             return exponentials
         # At an extreme temperature, or one that cannot be read, a masked item must stay at 0.
-        return self.xp.where(self.offset <= NOTHING, 0.0, exponentials)
+        return self.xp.where(self._has_no_mass(), 0.0, exponentials)
+
+    def at_high_temperature(self, scale: Array | float) -> Rows:
+        """Keep the distance of logits that are further than 1e20 below their row's maximum.
+
+        Args:
+            scale: the inverse temperature, a number or an array with one entry per row.
+
+        Returns:
+            The same rows, unless the temperature may be so high that such a distance matters.
+        """
+        if isinstance(scale, float) and scale >= VANISHES:
+            return self
+        xp = self.xp
+        infinite = float(xp.finfo(self.values.dtype).max) / 2
+        top = _array.clamp(_array.stop_gradient(self.maximum), -infinite, infinite, xp)
+        far = _array.bounded_offset(self.values - top, -infinite, xp)
+        return self._replace(offset=xp.where(self._has_no_mass(), NOTHING, far))
+
+    def _has_no_mass(self) -> Array:
+        """Say which items are hidden, or finite in a row whose maximum is +inf."""
+        hidden = self.values == -math.inf
+        return hidden | ((self.maximum == math.inf) & (self.values < math.inf))
 
     def items(self) -> Int[Array, "..."]:
         """Count the items of each row.

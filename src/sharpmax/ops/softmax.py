@@ -48,7 +48,8 @@ def softmax(
         array([0.01587624, 0.11731043, 0.86681333])
     """
     scale = inverse_temperature(temperature, logits, axis)
-    return _weights(prepare(logits, where, axis), scale, logits)
+    rows = prepare(logits, where, axis).at_high_temperature(scale)
+    return _weights(rows, scale, logits)
 
 
 def entropy(
@@ -88,7 +89,7 @@ def entropy(
         2.0794415416798357
     """
     scale = inverse_temperature(temperature, logits, axis)
-    rows = prepare(logits, where, axis)
+    rows = prepare(logits, where, axis).at_high_temperature(scale)
     return rows.squeeze(entropy_of(rows, scale))
 
 

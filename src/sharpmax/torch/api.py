@@ -74,8 +74,8 @@ def scaled_dot_product_attention(
         key: [*batch, kv_heads, key, dim].
         value: [*batch, kv_heads, key, value_dim].
         attn_mask: Any shape that broadcasts to [*batch, heads, query, key]. Boolean: True where a
-            key may be seen. Floating: added to the logit and sharpened with it; -inf, and the
-            lowest number of its type, hide the key.
+            key may be seen. Floating: added to the logit and sharpened with it; -1e38 or less, and
+            the lowest number of its type, hide the key.
         dropout_p: Probability of dropping a weight.
         is_causal: Query i sees keys 0 to i. May be combined with a mask.
         scale: Factor on the products; by default 1 / sqrt(dim).

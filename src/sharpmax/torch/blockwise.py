@@ -250,7 +250,7 @@ def compute_logits(
     if inputs.bias is not None:
         bias = block.take_mask(inputs.bias)
         logits = torch.add(logits, bias.to(inputs.stats_dtype), alpha=BITS, out=out)
-        where = ~(bias <= torch.finfo(bias.dtype).min)  # not `>`, which would hide a NaN
+        where = ~(bias <= inputs.hiding_bias)  # not `>`, which would hide a NaN
     if inputs.mask is not None:
         mask = block.take_mask(inputs.mask)
         where = mask if where is None else where & mask

@@ -110,7 +110,7 @@ def _to_arrays(inputs: Inputs) -> Any:
         value=None if inputs.value is None else dense(inputs.value),
         mask=broadcast(inputs.mask),
         bias=None if bias is None else broadcast(bias.float()),
-        lowest=-torch.inf if bias is None else torch.finfo(bias.dtype).min,
+        lowest=inputs.hiding_bias,
         causal=inputs.causal,
         window=inputs.window,
         first_key=inputs.first_key,

@@ -46,7 +46,7 @@ class Inputs:
     mask: Bool[Tensor, "#batch #kv_heads #group #query #key"] | None
     """True where a query may see a key."""
     bias: Float[Tensor, "#batch #kv_heads #group #query #key"] | None
-    """-inf and the lowest number of its type hide a key."""
+    """`hiding_bias` and less hides a key."""
     causal: bool
     """Query i sees keys up to position i; the first key has position `first_key`."""
     window: int | None
@@ -75,6 +75,13 @@ class Inputs:
             self.learned_policy
             or any(tensor is not None and tensor.requires_grad for tensor in tensors)
         )
+
+    @property
+    def hiding_bias(self) -> float:
+        """A bias of this or less hides a key: -1e38, or the lowest number of its type."""
+        if self.bias is None:
+            return -math.inf
+        return _array.hiding_bias(torch.finfo(self.bias.dtype).min)
 
     def full_precision(self) -> AbstractContextManager[Any]:
         """Turn autocast off: it would round the logits, and with them the statistics."""

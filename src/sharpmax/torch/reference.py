@@ -64,8 +64,8 @@ def compute_logits(inputs: Inputs) -> Float[Tensor, "batch kv_heads group query 
 def visible_keys(inputs: Inputs) -> Bool[Tensor, "batch kv_heads group query key"]:
     """Return which keys each query can see.
 
-    A bias of -inf hides a key, and so does the lowest number of its type, which some libraries
-    write instead.
+    A bias of -1e38 or less hides a key, and so does the lowest number of its type: some libraries
+    write it instead of -inf.
     """
     shape = (*inputs.query.shape[:4], inputs.key.shape[2])
     visible = torch.ones(shape, dtype=torch.bool, device=inputs.query.device)
@@ -78,7 +78,7 @@ def visible_keys(inputs: Inputs) -> Bool[Tensor, "batch kv_heads group query key
         visible = visible & inputs.mask
     if inputs.bias is not None:
         # Not `>`, which would hide a NaN: it is visible and spoils its row.
-        visible = visible & ~(inputs.bias <= torch.finfo(inputs.bias.dtype).min)
+        visible = visible & ~(inputs.bias <= inputs.hiding_bias)
     return visible
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from sharpmax import _array
 from sharpmax.torch.interface import Inputs
 
 if TYPE_CHECKING:
@@ -129,9 +130,9 @@ def mask_arguments(
 ) -> dict[str, Any]:
     """Return the mask or bias, its kind and its strides, 0 for broadcast axes."""
     if bias is not None:
-        mask, kind, lowest = bias.detach(), 2, torch.finfo(bias.dtype).min
+        mask, kind, lowest = bias.detach(), 2, _array.hiding_bias(torch.finfo(bias.dtype).min)
         if mask.dtype == torch.float64 and settings.stats_dtype != torch.float64:
-            mask, lowest = mask.to(settings.stats_dtype), torch.finfo(settings.stats_dtype).min
+            mask = mask.to(settings.stats_dtype)
     elif settings.mask is not None:
         mask, kind, lowest = settings.mask.view(torch.uint8), 1, 0.0
     else:
