@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,7 +26,7 @@ import array_api_compat
 import numpy as np
 
 if TYPE_CHECKING:
-    from jaxtyping import Float
+    from jaxtyping import Float, Shaped
 
 Array: TypeAlias = Any
 """An array of any supported library. Signatures add the shape, as in `Float[Array, "..."]`."""
@@ -84,6 +85,77 @@ def is_torch(array: Array) -> bool:
 def is_jax(array: Array) -> bool:
     """Say whether this is a JAX array, without importing JAX."""
     return "jax" in sys.modules and array_api_compat.is_jax_array(array)
+
+
+def is_compiling() -> bool:
+    """Say whether torch.compile is tracing, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.compiler.is_compiling())
+
+
+def is_concrete(array: Array) -> bool:
+    """Say whether the numbers of an array exist: not while a function is traced or vectorised."""
+    if is_torch(array):
+        torch = sys.modules["torch"]
+        if torch.compiler.is_compiling() or array.is_meta:
+            return False
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return False
+        return type(array) in (torch.Tensor, torch.nn.Parameter)
+    if is_jax(array):
+        import jax
+
+        return not isinstance(array, jax.core.Tracer)
+    return True
+
+
+def is_readable(*arrays: Array, wait: bool = False) -> bool:
+    """Say whether arrays (or numbers) can be read at once, or, with `wait`, at all."""
+    for array in arrays:
+        if isinstance(array, np.ndarray) or is_number(array):
+            continue
+        if not is_concrete(array):
+            return False
+        if wait:
+            continue
+        if is_torch(array) and array.device.type != "cpu":
+            return False
+        if is_jax(array) and any(device.platform != "cpu" for device in array.devices()):
+            return False
+    return True
+
+
+def evaluate_now(array: Array) -> AbstractContextManager[Any]:
+    """Compute what follows at once and without gradients, even where the array's library traces."""
+    if is_torch(array):
+        return sys.modules["torch"].no_grad()
+    if is_jax(array):
+        import jax
+
+        return jax.ensure_compile_time_eval()
+    return nullcontext()
+
+
+def array_like(array: Array, numbers: Shaped[np.ndarray, "..."]) -> Array:
+    """Convert NumPy numbers to the library, type and device of an array."""
+    xp = namespace(array=array)
+    device = array.device if is_torch(array) else None
+    return xp.asarray(numbers.tolist(), dtype=array.dtype, device=device)
+
+
+def extremes(array: Array) -> tuple[float, float]:
+    """Return the smallest and the largest number, NaN if any is; (1, 1) of an empty array."""
+    if math.prod(array.shape) == 0:
+        return 1.0, 1.0
+    if isinstance(array, np.ndarray):
+        # Not by its methods, which take twice as long.
+        low, high = np.minimum.reduce(array, axis=None), np.maximum.reduce(array, axis=None)
+        return float(low), float(high)
+    if is_torch(array):
+        low, high = array.detach().aminmax()
+        return float(low), float(high)
+    xp = namespace(array=array)
+    return float(xp.min(array)), float(xp.max(array))
 
 
 def dtype_name(array: Array) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sharpmax import _array
 from sharpmax._array import Array
+from sharpmax.policies import _answers
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -120,7 +121,11 @@ def differs_by_head(policy: Policy) -> bool:
 def inverse_temperatures(
     policy: Policy, entropy: Float[Array, "*rows"], count: Int[Array, "*rows"]
 ) -> Float[Array, "*rows"]:
-    """Ask a policy for the inverse temperature of every row, and check the shape of its answer.
+    """Ask a policy for the inverse temperature of every row, and check its answer.
+
+    The answer must be positive and finite, at most 1e18. A policy object is checked at its first
+    use, on example rows. One whose answers may change (trait `learned`) is also checked at each
+    call whose rows can be read: on a CPU, outside of `torch.compile` and `jax.jit`.
 
     Args:
         policy: function of (entropy, count).
@@ -132,7 +137,20 @@ def inverse_temperatures(
 
     Raises:
         ValueError: if the policy returns another shape.
+        UserError: if it returns NaN, an infinity, zero, a negative or an extremely large number.
     """
+    learned, first = _answers.may_change(policy), False
+    if learned is None and not _array.is_compiling():
+        about = traits(policy)
+        learned = about.learned
+        first = _answers.check_examples(
+            policy,
+            entropy,
+            count,
+            learned=learned,
+            by_head=about.by_head,
+            any_library=about.any_library,
+        )
     answer = policy(entropy, count)
     shape = tuple(getattr(answer, "shape", ()))
     if shape not in ((), tuple(entropy.shape)):
@@ -140,4 +158,8 @@ def inverse_temperatures(
             f"the policy returned shape {shape} for entropies of shape {tuple(entropy.shape)}: "
             "expected one inverse temperature per row"
         )
+    if learned and _array.is_readable(answer, entropy, wait=first):
+        _answers.check_rows(policy, answer, entropy, count)
+    if first:
+        _answers.remember(policy, bool(learned))
     return answer if shape else _array.namespace(entropy=entropy).zeros_like(entropy) + answer

@@ -77,17 +77,21 @@ def attend(
 class _ArrayPolicy:
     """Call a policy with NumPy arrays if it takes those of any library, else with tensors."""
 
+    __slots__ = ("needs_entropy", "learned", "stands_for", "takes_arrays")
+
     def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-        self.needs_entropy = traits(policy).needs_entropy
-        self.takes_arrays = traits(policy).any_library
+        about = traits(policy)
+        self.stands_for = policy
+        self.learned = about.learned
+        self.needs_entropy = about.needs_entropy
+        self.takes_arrays = about.any_library
 
     def __call__(self, entropy: Any, count: Any, /) -> Any:
-        if isinstance(self.policy, Constant):
-            return self.policy.inverse_temperature  # one number for all rows
+        if isinstance(self.stands_for, Constant):
+            return self.stands_for.inverse_temperature  # one number for all rows
         if self.takes_arrays:
-            return self.policy(entropy, count)
-        answer = self.policy(*map(torch.from_numpy, (entropy, count)))
+            return self.stands_for(entropy, count)
+        answer = self.stands_for(*map(torch.from_numpy, (entropy, count)))
         return answer.detach().numpy() if isinstance(answer, Tensor) else answer
 
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 DEFAULT_LAW = Law()
 
+UNIFORM = 1e-16
+"""Stands for a lower bound of 0, which is no inverse temperature: all weights are equal."""
+
 
 @dataclass(frozen=True)
 class ByRate:
@@ -58,7 +61,7 @@ class ByRate:
         rates = torch.as_tensor(self.rates, dtype=entropy.dtype, device=entropy.device)
         excess = torch.log(count.to(entropy.dtype).clamp(min=1) / self.from_tokens).clamp(min=0)
         factor = 1 + rates.view(kv_heads, group, 1) * excess
-        return factor.clamp(self.law.low, self.law.high)
+        return factor.clamp(max(self.law.low, UNIFORM), self.law.high)
 
 
 class Calibration(results.Calibration):
