@@ -42,9 +42,9 @@ STATISTICS_DTYPE = {
 """The floating types accepted as logits, each with the type used for its statistics."""
 
 
-HIDES = -1e38
-"""A bias of this or less hides its key. Below, a logit could overflow in float32: it would then be
-hidden in one implementation and counted in another."""
+HIDES = -9.9e37
+"""A bias of this or less hides its key: -1e38, also as bfloat16 rounds it. Below, a logit could
+overflow in float32: it would then be hidden in one implementation and counted in another."""
 
 
 def namespace(**arrays: Array) -> Any:

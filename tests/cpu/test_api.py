@@ -143,3 +143,21 @@ def test_the_order_of_bytes_does_not_matter(rng):
     found = cpu.attention(*swapped, attn_mask=mask.astype(">f8")).output
     np.testing.assert_array_equal(found, expected)
     assert found.dtype == np.dtype(">f4")
+
+
+@pytest.mark.parametrize("queries", [1, 3, 40])
+def test_what_hidden_values_hold_changes_nothing(rng, queries):
+    query, key, value = (rng.normal(size=(2, n, 8)).astype(np.float32) for n in (queries, 9, 9))
+    mask = rng.random((2, queries, 9)) < 0.6
+    mask[:, -1] = False
+    mask[0, :, 4] = False
+    spoilt = value.copy()
+    spoilt[0, 4, 2], spoilt[1, 4, 3] = np.nan, np.inf
+    expected = cpu.attention(query, key, value, attn_mask=mask).output
+    found = cpu.attention(query, key, spoilt, attn_mask=mask).output
+    np.testing.assert_allclose(found[0], expected[0], rtol=0, atol=1e-6)
+    spoils = mask[1, :, 4]
+    assert (np.isfinite(found[1, :, 3]) == ~spoils).all()
+    found[1, spoils, 3] = expected[1, spoils, 3]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    assert (found[:, -1] == 0).all()

@@ -399,6 +399,14 @@ def test_any_axis_may_be_empty(eager, queries, keys, heads, dim):
         assert (output == 0).all()
 
 
+def test_a_row_that_sees_nothing_is_zero_whatever_the_values_are(rng, eager):
+    query, key, value = map(jnp.asarray, make(rng, 4, 6, 2))
+    mask = jnp.ones((4, 6), bool).at[2].set(False)
+    output = dot_product_attention(query, key, value.at[:, 1].set(jnp.nan), mask=mask)
+    assert (output[:, 2] == 0).all()
+    assert jnp.isnan(output[:, 3]).all()
+
+
 def test_which_numbers_of_a_bias_hide_a_key(rng, eager):
     """As for tensors; NaN is visible and spoils its row."""
     query, key, value = make(rng, 4, 6, 2)

@@ -200,7 +200,7 @@ def test_gradients_with_any_sign_of_the_scale(impl, scale, causal):
 HIDING = {
     torch.float64: (-1e300, -3e38, -1e38),
     torch.float32: (-3e38, -1e38),
-    torch.bfloat16: (-3e38, -1.01e38),
+    torch.bfloat16: (-3e38, -1e38),
     torch.float16: (),
 }
 """Besides -inf and the lowest number of the type."""
@@ -458,3 +458,55 @@ def test_fused_counts_keys_without_the_logits(call):
     assert torch.equal(
         inputs.restore_shape(fused.count_visible(inputs)), torch.tensor(call.truth.count)
     )
+
+
+@pytest.mark.parametrize("impl", ["reference", "streaming", "fused", "cpu", "auto"])
+@pytest.mark.parametrize("garbage", [math.nan, math.inf])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("queries", [1, 6])
+def test_what_hidden_keys_and_values_hold_changes_nothing(impl, garbage, causal, queries):
+    """Neither the rows that do not see them nor any gradient; other rows are not finite."""
+    clean = make("cpu" if impl == "cpu" else "reference", queries, 9)
+    spoilt = [array.clone() for array in clean]
+    visible = torch.ones(queries, 9, dtype=torch.bool)
+    visible[:, 7:] = False  # hidden from all
+    visible[-1] = False  # a row that sees nothing
+    for array in spoilt[1:]:
+        array[:, 0, 7:, 1] = garbage
+        array[:, 0, 4:, 2] = garbage  # seen by rows 4 and on, if causal
+    good = min(4, queries) if causal else 0
+    grad = impl != "cpu"
+    for policy in (SMOOTH, sx.Constant(1.5)):
+        found = []
+        for arrays in (clean, spoilt):
+            leaves = [array.clone().requires_grad_(grad) for array in arrays]
+            output, stats = attention(
+                *leaves, attn_mask=visible, is_causal=causal, policy=policy, impl=impl
+            )
+            numbers = [output[:, 1], output[:, :, :good], output[:, :, -1], stats.entropy[:, 1]]
+            numbers.append(stats.entropy[:, :, :good])
+            if grad:
+                loss = sum(number.square().sum() for number in numbers)
+                gradients = torch.autograd.grad(loss, leaves)
+                numbers += [gradients[0][:, :, :good], gradients[1][:, 1], gradients[2][:, 1]]
+            found.append(numbers)
+            if arrays is spoilt and math.isnan(garbage) and not causal and queries > 1:
+                assert not output[:, 0, :-1, 2].isfinite().any()
+        for ours, right in zip(*found, strict=True):
+            torch.testing.assert_close(ours, right, **exact(impl if impl == "cpu" else "reference"))
+
+
+@pytest.mark.parametrize("impl", ["reference", "streaming", "fused", "cpu", "auto"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_nan_in_a_query_is_never_lost(impl, masked):
+    """The fused kernel answers zeros for some."""
+    for queries, keys in ((5, 1), (5, 5), (5, 31), (5, 33), (5, 40)):
+        query, key, value = make("cpu" if impl == "cpu" else "reference", queries, keys)
+        query[0, 1, 3, 2] = math.nan
+        mask = torch.ones(queries, keys, dtype=torch.bool).tril(2) if masked else None
+        for policy in (SMOOTH, sx.Constant(1.5)):
+            options = {"attn_mask": mask, "policy": policy}
+            output, stats = attention(query, key, value, **options, impl=impl)
+            assert output[0, 1, 3].isnan().all()
+            assert stats.entropy[0, 1, 3].isnan()
+            assert output.isnan().sum() == 8

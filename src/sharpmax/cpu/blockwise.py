@@ -105,12 +105,36 @@ def attend(arrays: Arrays, policy: Policy, thread_count: int, *, stats: bool) ->
     answer = Answer(output, np.zeros((5, *stored), np.float32), np.zeros(stored, np.int32))
     entropy = stats or needs_entropy(policy)
     tasks = list(_split_tasks(arrays, thread_count))
+    spoilt: list[Task] = []
 
     def run(task: Task) -> None:
-        _TaskRun(arrays, policy, answer, task).run(entropy, stats)
+        if not _TaskRun(arrays, policy, answer, task).run(entropy, stats):
+            spoilt.append(task)
 
     threads.run_in_threads(tasks, run, max(1, min(thread_count, len(tasks))))
+    if spoilt and output is not None:
+        _leave_out_hidden_values(arrays, policy, thread_count, output)
     return answer
+
+
+def _leave_out_hidden_values(
+    arrays: Arrays,
+    policy: Policy,
+    thread_count: int,
+    output: Float[np.ndarray, "batch kv_heads group query value_dim"],
+) -> None:
+    """Compute an output again where it is not finite because of values whose weight is 0."""
+    assert arrays.value is not None
+    finite = np.isfinite(arrays.value)
+    if finite.all():
+        return
+
+    def attend_to(value: Any) -> Any:
+        replaced = arrays._replace(value=value.astype(np.float32))
+        return attend(replaced, policy, thread_count, stats=False).output
+
+    clean = attend_to(np.where(finite, arrays.value, 0))
+    np.copyto(output, clean, where=~(attend_to(~finite) > 0))
 
 
 def visible_range(
@@ -193,13 +217,13 @@ class _TaskRun:
         self.count = np.zeros(shape, np.int32)
         self.place = task.blocks, task.group, (task.query.start, task.query.stop), self.keys
 
-    def run(self, entropy: bool, stats: bool) -> None:
+    def run(self, entropy: bool, stats: bool) -> bool:
+        """Return whether the output is finite."""
         keep, keys = self.arrays.value is not None, self.keys[1] - self.keys[0]
         with _workspace(self.count.size * keys if keep else self.count.shape[1] * TILE) as memory:
             self._survey(memory, entropy, stats)
             factor = self._call_policy(stats)
-            if self.arrays.value is not None:
-                self._weigh(memory, factor)
+            return self.arrays.value is None or self._weigh(memory, factor)
 
     def _survey(self, memory: Float[np.ndarray, " size"], entropy: bool, stats: bool) -> None:
         """Compute the logits, and maximum, minimum, sum and moment of each row."""
@@ -250,12 +274,12 @@ class _TaskRun:
 
     def _weigh(
         self, memory: Float[np.ndarray, " size"], factor: Float[np.ndarray, "blocks rows"]
-    ) -> None:
-        """Turn the logits into weights, and multiply them by the values."""
+    ) -> bool:
+        """Turn logits into weights, multiply them by the values; return whether all is finite."""
         arrays, maximum, output = self.arrays, self.sums[0], self.answer.output
         assert arrays.value is not None
         assert output is not None
-        kernels.weigh(
+        finite: bool = kernels.weigh(
             arrays.value,
             *self.place,
             memory,
@@ -267,6 +291,7 @@ class _TaskRun:
             np.zeros_like(maximum) if arrays.sinks is None else self._sink_weights(factor),
             output,
         )
+        return finite
 
     def _sink_weights(
         self, factor: Float[np.ndarray, "blocks rows"]

@@ -65,7 +65,7 @@ SURVEY = types.void(
     *(_any, _float, _array(types.boolean, 5, "A"), *[types.boolean] * 3),
     *(_float[:, :, ::1], types.int32[:, ::1]),
 )
-WEIGH = types.void(
+WEIGH = types.boolean(
     _array(_float, 4), *_place, *[_array(_float, 2)] * 3, types.Array(_float, 5, "C")
 )
 
@@ -458,11 +458,13 @@ def weigh(
     factor: Float[np.ndarray, "blocks rows"],
     sink: Float[np.ndarray, "blocks rows"],
     output: Float[np.ndarray, "batch kv_heads group query value_dim"],
-) -> None:
+) -> bool:
     """Write the output: the mean of the values, weighted by the logits in `memory`.
 
     The logits become weights. `sink` is a weight without a value, relative to the top key's.
+    Returns whether the output is finite.
     """
+    finite = True
     rows, all_keys, dim = top.shape[1], keys[1] - keys[0], value.shape[3]
     total = np.empty(rows, np.float32)
     mean, part = np.empty((rows, dim), np.float32), np.empty((rows, dim), np.float32)
@@ -493,3 +495,5 @@ def weigh(
             row = output[n, h, g + r // count, queries[0] + r % count]
             for j in range(np.uintp(dim)):
                 row[j] = mean[r, j] * share
+                finite &= row[j] - row[j] == Float32(0)
+    return finite

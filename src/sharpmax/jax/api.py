@@ -257,7 +257,9 @@ def _block(
         # Divided after the product, which is a pass over dim instead of keys.
         value = inputs.value.astype(logits.dtype)
         total = jnp.einsum("bkgts,bskh->btkgh", exponentials, value)
-        output = total / jnp.moveaxis(mass, 3, 1)
+        # A row without keys is zero, whatever the hidden values are.
+        seen = jnp.moveaxis(state.count > 0, 3, 1)[..., None]
+        output = jnp.where(seen, total / jnp.moveaxis(mass, 3, 1), 0.0)
         answer["output"] = output.astype(query.dtype)
         if want == "both":
             residual = factor * jnp.where(state.count > 0, state.max, 0.0) + jnp.log(mass[..., 0])

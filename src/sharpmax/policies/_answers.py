@@ -123,11 +123,8 @@ def check_examples(
     """
     most = MOST_ITEMS
     if learned:
-        most = (
-            int(_array.to_numpy(count).max(initial=1))
-            if _array.is_concrete(count)
-            else TRACED_ITEMS
-        )
+        known = _array.is_concrete(count)
+        most = int(_array.to_numpy(count).max(initial=1)) if known else TRACED_ITEMS
     elif any_library:  # nothing to compute on a device, and to wait for
         entropy, count = (np.zeros((1,) * len(entropy.shape), kind) for kind in (float, int))
     nats, items = _example_rows(most)

@@ -7,7 +7,7 @@ The function name says what is computed, `impl` says how:
 - `"streaming"`: plain torch by blocks of rows; every option, device and type.
 - `"cpu"`: compiled for the CPU, one pass over the keys; no gradients.
 - `"fused"`: two calls of a fused kernel that returns the log-sum-exp. A single query per head
-  (decoding) runs as `streaming`, which reads the keys once.
+  (decoding) runs as `streaming`, which reads the keys once; so do numbers that are not finite.
 - `"triton"`: two passes of our own CUDA kernels.
 - `"auto"`: see `_choose_automatically`.
 
@@ -260,7 +260,8 @@ def _run(
         single_query = inputs.query.shape[3] == 1 and inputs.value is not None
         if chosen == "streaming" or single_query:
             return streaming.attend(inputs, policy, stats)
-        return fused.attend(inputs, policy, stats)
+        answer = fused.attend(inputs, policy, stats)
+        return streaming.attend(inputs, policy, stats) if answer is None else answer
 
 
 def _is_learned(policy: Policy, inputs: Inputs) -> bool:

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from sharpmax.ops._rows import NOTHING, VANISHES
+from sharpmax.torch import products
 from sharpmax.torch.interface import Inputs
 
 if TYPE_CHECKING:
@@ -239,10 +240,10 @@ def compute_logits(
     right = key.flatten(0, 1)
     if left.shape[1] == 1:  # one query: the same numbers, a fifth faster this way round
         out = block.scratch(0, (left.shape[0], shape[4], 1))
-        logits = torch.bmm(right, left.mT, out=out).view(shape)
+        logits = products.multiply(right, left, out).view(shape)
     else:
         out = block.scratch(0, (left.shape[0], left.shape[1], shape[4]))
-        logits = torch.bmm(left, right.mT, out=out).view(shape)
+        logits = products.multiply(left, right, out).view(shape)
     out = block.overwrite(logits)
     if inputs.softcap is not None:
         logits = torch.mul(torch.tanh(logits, out=out), inputs.softcap * BITS, out=out)
@@ -328,7 +329,7 @@ def sum_values(
     value = block.take_keys(inputs.value).to(inputs.stats_dtype)
     pairs, stacked = value.shape[0] * value.shape[1], factor.shape[2] * factor.shape[3]
     weights = exponentials.view(pairs, stacked, value.shape[2])
-    total = torch.bmm(weights, value.flatten(0, 1))
+    total = products.weigh(weights, value.flatten(0, 1))
     return total.view(*factor.shape, value.shape[3]), mass
 
 

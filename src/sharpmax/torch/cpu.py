@@ -77,7 +77,7 @@ def attend(
 class _ArrayPolicy:
     """Call a policy with NumPy arrays if it takes those of any library, else with tensors."""
 
-    __slots__ = ("needs_entropy", "learned", "stands_for", "takes_arrays")
+    __slots__ = ("learned", "needs_entropy", "stands_for", "takes_arrays")
 
     def __init__(self, policy: Policy) -> None:
         about = traits(policy)

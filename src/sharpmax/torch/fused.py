@@ -25,11 +25,15 @@ import torch
 from torch import Tensor
 
 from sharpmax.policies import Policy, inverse_temperatures, needs_entropy
-from sharpmax.torch import blockwise, fused_kernels
+from sharpmax.torch import blockwise, fused_kernels, products
 from sharpmax.torch.interface import AttentionStats, Inputs
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
+
+FEW_KEYS = 32
+"""Up to here the kernel may lose a NaN, where the keys do not fill a vector of the processor. Beyond,
+looking at its answers is enough, and faster."""
 
 
 def refusal(inputs: Inputs) -> str | None:
@@ -58,8 +62,14 @@ def refusal(inputs: Inputs) -> str | None:
 
 def attend(
     inputs: Inputs, policy: Policy, stats: bool
-) -> tuple[Tensor | None, AttentionStats | None]:
-    """Return the output if there are values and statistics if asked; `refusal` must be None."""
+) -> tuple[Tensor | None, AttentionStats | None] | None:
+    """Return the output if there are values and statistics if asked; `refusal` must be None.
+
+    None if a number is not finite: the kernels lose some NaN and spread others from hidden keys.
+    """
+    first = inputs.needs_gradient or inputs.key.shape[2] <= FEW_KEYS
+    if first and not products.are_finite(inputs.query, inputs.key, inputs.value):
+        return None
     count = count_visible(inputs)
     if stats or needs_entropy(policy):
         dtype = inputs.stats_dtype if stats else _output_dtype(inputs)
@@ -67,7 +77,13 @@ def attend(
     else:
         entropy = torch.zeros(count.shape, dtype=inputs.stats_dtype, device=count.device)
     factor = inverse_temperatures(policy, entropy, count)
-    output = None if inputs.value is None else _sharpened_output(inputs, factor, count)
+    output = None
+    if inputs.value is not None:
+        output, log_sharpened = _sharpened_output(inputs, factor, count)
+        if not first and not products.are_right(output, log_sharpened):
+            return None
+    elif not first and not products.are_right(None, log_sum_exp):
+        return None
     if not stats:
         return output, None
     return output, AttentionStats(
@@ -160,8 +176,10 @@ def _entropy(
     return entropy, log_sum_exp
 
 
-def _sharpened_output(inputs: Inputs, factor: Tensor, count: Tensor) -> Tensor:
-    """Return the output of the sharpened rows, in the caller's shape and type."""
+def _sharpened_output(
+    inputs: Inputs, factor: Tensor, count: Tensor
+) -> tuple[Tensor, Float[Tensor, "batch kv_heads group query"]]:
+    """Return the output of the sharpened rows, in the caller's shape and type, and log-sum-exp."""
     assert inputs.value is not None
     query = inputs.query.to(inputs.stats_dtype) * factor[..., None]
     dtype = _output_dtype(inputs)
@@ -172,4 +190,4 @@ def _sharpened_output(inputs: Inputs, factor: Tensor, count: Tensor) -> Tensor:
         if inputs.mask is not None:
             share = torch.where(count > 0, share, 0.0)
         output = output * share[..., None].to(output.dtype)
-    return inputs.restore_shape(output).to(inputs.query.dtype)
+    return inputs.restore_shape(output).to(inputs.query.dtype), log_sum_exp

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sharpmax.ops import SoftmaxState, softmax
 from sharpmax.policies import Policy, inverse_temperatures
+from sharpmax.torch import products
 from sharpmax.torch.interface import AttentionStats, Inputs
 
 if TYPE_CHECKING:
@@ -46,14 +47,18 @@ def attend(
     else:
         weights = normaliser(logits, where=where, axis=-1).to(inputs.stats_dtype)
     weights = torch.dropout(weights, inputs.dropout, True)
-    output = torch.einsum("bhgqk,bhkd->bhgqd", weights, inputs.value.to(inputs.stats_dtype))
+    value = inputs.value.to(inputs.stats_dtype).flatten(0, 1)
+    rows = products.weigh(weights.flatten(0, 1).flatten(1, 2), value)
+    output = rows.view(*weights.shape[:4], value.shape[2])
     return inputs.restore_shape(output).to(inputs.query.dtype), stats
 
 
 def compute_logits(inputs: Inputs) -> Float[Tensor, "batch kv_heads group query key"]:
     """Return scaled products, with softcap and bias; hidden keys are not marked."""
     query, key = inputs.query.to(inputs.stats_dtype), inputs.key.to(inputs.stats_dtype)
-    logits = torch.einsum("bhgqd,bhkd->bhgqk", query, key) * inputs.scale
+    rows = query.flatten(0, 1).flatten(1, 2)
+    logits = products.multiply(rows, key.flatten(0, 1)) * inputs.scale
+    logits = logits.view(*query.shape[:4], key.shape[2])
     if inputs.softcap is not None:
         logits = inputs.softcap * torch.tanh(logits / inputs.softcap)
     if inputs.bias is not None:
