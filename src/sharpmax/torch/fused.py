@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
 FEW_KEYS = 32
-"""Up to here the kernel may lose a NaN, where the keys do not fill a vector of the processor. Beyond,
-looking at its answers is enough, and faster."""
+"""Up to here the kernel may lose a NaN, where the keys do not fill a vector of the processor.
+Beyond, looking at its answers is enough, and faster."""
 
 
 def refusal(inputs: Inputs) -> str | None:

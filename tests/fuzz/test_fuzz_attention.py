@@ -174,11 +174,11 @@ def repeat(check: Any, first: int, last: int) -> None:
 
 
 def test_some_answers():
-    repeat(check_answers, 0, 240)
+    repeat(check_answers, 0, 120)
 
 
 def test_some_gradients():
-    repeat(check_gradients, 0, 60)
+    repeat(check_gradients, 0, 40)
 
 
 @pytest.mark.slow
