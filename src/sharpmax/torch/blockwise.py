@@ -329,7 +329,8 @@ def sum_values(
     value = block.take_keys(inputs.value).to(inputs.stats_dtype)
     pairs, stacked = value.shape[0] * value.shape[1], factor.shape[2] * factor.shape[3]
     weights = exponentials.view(pairs, stacked, value.shape[2])
-    total = products.weigh(weights, value.flatten(0, 1))
+    product = products.weigh if inputs.hides_keys else torch.bmm
+    total = product(weights, value.flatten(0, 1))
     return total.view(*factor.shape, value.shape[3]), mass
 
 

@@ -67,8 +67,8 @@ def attend(
 
     None if a number is not finite: the kernels lose some NaN and spread others from hidden keys.
     """
-    first = inputs.needs_gradient or inputs.key.shape[2] <= FEW_KEYS
-    if first and not products.are_finite(inputs.query, inputs.key, inputs.value):
+    checked = inputs.needs_gradient or inputs.key.shape[2] <= FEW_KEYS
+    if checked and not products.are_finite(inputs.query, inputs.key, inputs.value):
         return None
     count = count_visible(inputs)
     if stats or needs_entropy(policy):
@@ -77,12 +77,9 @@ def attend(
     else:
         entropy = torch.zeros(count.shape, dtype=inputs.stats_dtype, device=count.device)
     factor = inverse_temperatures(policy, entropy, count)
-    output = None
-    if inputs.value is not None:
-        output, log_sharpened = _sharpened_output(inputs, factor, count)
-        if not first and not products.are_right(output, log_sharpened):
-            return None
-    elif not first and not products.are_right(None, log_sum_exp):
+    output = None if inputs.value is None else _sharpened_output(inputs, factor, count)
+    answer = entropy if output is None else output
+    if not checked and not products.are_finite(answer):
         return None
     if not stats:
         return output, None
@@ -176,10 +173,8 @@ def _entropy(
     return entropy, log_sum_exp
 
 
-def _sharpened_output(
-    inputs: Inputs, factor: Tensor, count: Tensor
-) -> tuple[Tensor, Float[Tensor, "batch kv_heads group query"]]:
-    """Return the output of the sharpened rows, in the caller's shape and type, and log-sum-exp."""
+def _sharpened_output(inputs: Inputs, factor: Tensor, count: Tensor) -> Tensor:
+    """Return the output of the sharpened rows, in the caller's shape and type."""
     assert inputs.value is not None
     query = inputs.query.to(inputs.stats_dtype) * factor[..., None]
     dtype = _output_dtype(inputs)
@@ -190,4 +185,4 @@ def _sharpened_output(
         if inputs.mask is not None:
             share = torch.where(count > 0, share, 0.0)
         output = output * share[..., None].to(output.dtype)
-    return inputs.restore_shape(output).to(inputs.query.dtype), log_sum_exp
+    return inputs.restore_shape(output).to(inputs.query.dtype)

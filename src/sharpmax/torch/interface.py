@@ -83,6 +83,12 @@ class Inputs:
             return -math.inf
         return _array.hiding_bias(torch.finfo(self.bias.dtype).min)
 
+    @property
+    def hides_keys(self) -> bool:
+        """Whether any query may not see some key."""
+        masked = self.mask is not None or self.bias is not None
+        return self.causal or masked or self.window is not None
+
     def full_precision(self) -> AbstractContextManager[Any]:
         """Turn autocast off: it would round the logits, and with them the statistics."""
         device = self.query.device.type

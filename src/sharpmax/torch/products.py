@@ -35,16 +35,6 @@ def are_finite(*tensors: Tensor | None) -> bool:
     return True
 
 
-def are_right(output: Tensor | None, log_sum_exp: Tensor) -> bool:
-    """Return whether a fused kernel met finite numbers only, or its answers cannot be read.
-
-    Rows without keys have a log-sum-exp of -inf.
-    """
-    if log_sum_exp.device.type != "cpu" or not _array.is_concrete(log_sum_exp):
-        return True
-    return log_sum_exp.sum().item() < math.inf and are_finite(output)
-
-
 def multiply(
     query: Float[Tensor, "batch query dim"],
     key: Float[Tensor, "batch key dim"],
