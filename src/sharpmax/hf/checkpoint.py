@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch.distributed as dist
 
 from sharpmax._errors import UserError
 from sharpmax.results import Provenance, Result, Stopwatch
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
+    from torch.distributed import ProcessGroup
 
 SECONDS_BETWEEN_SAVES = 5.0
 """Default pause for jobs with many short steps."""
@@ -44,6 +46,8 @@ class Checkpoint:
         path: The file. None keeps the state in memory only.
         kind: The kind of job, such as "scan".
         config: Everything that the job's numbers depend on, as JSON values.
+        group: The processes that do the job together, see `sharpmax.hf.patch.parallel`. The first
+            of them reads and writes the file.
 
     Attributes:
         arrays: NumPy arrays by name.
@@ -53,7 +57,14 @@ class Checkpoint:
         UserError: The file belongs to a job of another kind or config, or it is damaged.
     """
 
-    def __init__(self, path: str | Path | None, kind: str, config: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        path: str | Path | None,
+        kind: str,
+        config: dict[str, Any],
+        *,
+        group: ProcessGroup | None = None,
+    ) -> None:
         self.path = None if path is None else Path(path)
         self.kind = kind
         self.config = json.loads(json.dumps(config, default=np.generic.item))
@@ -61,10 +72,30 @@ class Checkpoint:
         self.values: dict[str, Any] = {}
         self._last_save = time.monotonic()
         self._provenance: Provenance | None = None
-        if self.path is not None and self.path.exists():
-            self._restore(self.path)
+        self._writes = group is None or dist.get_rank(group) == 0
+        if group is not None:
+            self._restore_together(group)
+        else:
+            self._restore()
 
-    def _restore(self, path: Path) -> None:
+    def _restore_together(self, group: ProcessGroup) -> None:
+        """Let the first process read the file, and all have what it holds, or raise its error."""
+        told: list[Any] = [None]
+        if self._writes:
+            try:
+                self._restore()
+                told = [(self.arrays, self.values)]
+            except UserError as error:
+                told = [error]
+        dist.broadcast_object_list(told, group=group, group_src=0)
+        if isinstance(told[0], UserError):
+            raise told[0]
+        self.arrays, self.values = told[0]
+
+    def _restore(self) -> None:
+        path = self.path
+        if path is None or not path.exists():
+            return
         saved = Result.load(path)
         if saved.kind != self.kind + _SUFFIX:
             raise UserError(
@@ -104,7 +135,7 @@ class Checkpoint:
         Args:
             every: Skip this save if the last one was less than this many seconds ago.
         """
-        if self.path is None or time.monotonic() - self._last_save < every:
+        if self.path is None or not self._writes or time.monotonic() - self._last_save < every:
             return
         if self._provenance is None:  # once: it starts processes to find the commit
             self._provenance = Stopwatch().provenance()
@@ -120,7 +151,7 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Delete the file, if there is one."""
-        if self.path is not None:
+        if self.path is not None and self._writes:
             forget(self.path)
 
 

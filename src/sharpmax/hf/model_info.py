@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 
@@ -39,7 +40,8 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
     """Return a hash of the beginning of every tensor: enough to tell models apart, and fast."""
     digest = hashlib.sha256()
     for name, parameter in model.named_parameters():
-        start = parameter.detach().flatten()[:256].to("cpu", torch.float64).numpy()
+        whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+        start = whole.detach().flatten()[:256].to("cpu", torch.float64).numpy()
         digest.update(name.encode() + start.tobytes())
     return digest.hexdigest()
 

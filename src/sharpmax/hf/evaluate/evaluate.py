@@ -25,6 +25,7 @@ from sharpmax.hf.evaluate.tasks import (
 )
 from sharpmax.hf.model_info import describe_model, weights_fingerprint
 from sharpmax.hf.patch.layers import evaluation_mode
+from sharpmax.hf.patch.parallel import group_of
 from sharpmax.hf.patch.parity import require_support
 from sharpmax.hf.patch.wrappers import unwrap_model
 from sharpmax.hf.progress import Progress, ProgressCallback
@@ -181,7 +182,10 @@ def evaluate(
         "arms": {name: condition.describe() for name, condition in conditions.items()},
     }
     checkpoint = Checkpoint(
-        resume, "evaluate", config | {"weights_sha256": weights_fingerprint(model)}
+        resume,
+        "evaluate",
+        config | {"weights_sha256": weights_fingerprint(model)},
+        group=group_of(model),
     )
     arrays = _score_conditions(model, tokenizer, by_length, conditions, checkpoint, progress)
     return _make_result(config, arrays, by_length, watch)

@@ -21,6 +21,7 @@ from sharpmax._errors import UserError
 from sharpmax.hf.export.factors import Sharpening
 from sharpmax.hf.export.fold import fold
 from sharpmax.hf.loading.errors import shorten_error
+from sharpmax.hf.patch.parallel import require_whole_weights
 from sharpmax.hf.patch.parity import require_support
 from sharpmax.hf.patch.wrappers import unwrap_model
 from sharpmax.hf.quiet import quiet_transformers
@@ -74,6 +75,7 @@ def export(
         >>> shf.export(model, "tuned.json", "model-at-4096", at_length=4096, tokenizer=tokenizer)
     """
     model = unwrap_model(model)
+    require_whole_weights(model, "export")
     target = Path(folder)
     if target.exists() and not overwrite:
         raise UserError(f"{target} exists already: choose another folder or ask to overwrite it")

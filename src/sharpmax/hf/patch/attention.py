@@ -27,7 +27,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.output_capturing import _active_collector
 
 from sharpmax._errors import UserError
+from sharpmax.hf.patch.layers import count_module_heads
 from sharpmax.hf.patch.masks import WindowMask, bound_visible, count_visible, make_mask
+from sharpmax.hf.patch.parallel import own_heads
 from sharpmax.hf.patch.scope import LayerState, Scope, current_scope
 from sharpmax.policies import Policy, inverse_temperatures
 from sharpmax.torch import scaled_dot_product_attention
@@ -123,6 +125,10 @@ def compute_layer(
 ) -> tuple[Float[Tensor, "batch query heads value_dim"], Any]:
     """Compute one layer's attention as its state says: by SDPA where that can, else by our own."""
     _refuse_options(module, query, key, mask, options)
+    if state.policy_traits.by_head and not state.own_heads:
+        total = count_module_heads(module)
+        state.policy = own_heads(state.policy, module, total, query.shape[1])
+        state.own_heads = True
     # transformers' function repeats shared key heads by this attribute.
     known_heads = query.shape[1] == key.shape[1] or hasattr(module, "num_key_value_groups")
     by_sdpa = original == "sdpa" and state.observer is None and known_heads

@@ -101,12 +101,16 @@ def check_numbers(numbers: Collection[int], size: int, what: str) -> list[int]:
 
 
 def count_heads(layer: Layer) -> int:
-    """Return how many query heads a layer has.
+    """Return how many query heads a layer has, on all processes together.
 
     Raises:
         UserError: Neither the layer nor its config says so.
     """
-    module = layer.module
+    return count_module_heads(layer.module)
+
+
+def count_module_heads(module: nn.Module) -> int:
+    """Return the number of query heads of an attention module; see `count_heads`."""
     for holder, name in (
         (module, "num_heads"),
         (module, "num_attention_heads"),

@@ -17,6 +17,7 @@ from sharpmax.hf.patch.layers import (
     attention_layers,
     evaluation_mode,
 )
+from sharpmax.hf.patch.parallel import group_of
 from sharpmax.hf.patch.scope import PLAIN, Scope, entered
 
 TESTED_MODEL_TYPES = frozenset(
@@ -49,7 +50,7 @@ _equal_eager: WeakSet[nn.Module] = WeakSet()
 
 
 def require_support(model: PreTrainedModel) -> None:
-    """Refuse a model whose answers would change by patching alone.
+    """Refuse a model whose answers would change by patching alone, or whose heads are split oddly.
 
     Tested families pass. Any other model is compared with its own eager attention on a few random
     tokens, once.
@@ -57,6 +58,7 @@ def require_support(model: PreTrainedModel) -> None:
     Raises:
         UserError: The answers differ, or the comparison is impossible. Names the architecture.
     """
+    group_of(model)
     # With this option eager attention stays causal in Gemma and Gemma 2, and others do not.
     unusual = getattr(model.config, "use_bidirectional_attention", None)
     if model.config.model_type in TESTED_MODEL_TYPES and not unusual:

@@ -118,6 +118,7 @@ class LayerState:
         rules: Where two rules name one head, the last one counts.
         observer: Computes the layer's attention, if it is being measured.
         answers: The policy's last answers to a decoding step, see `attention.decoding_factor`.
+        own_heads: Whether the policy is that of the heads which this process computes.
         policy: One policy that does what the rules say.
         policy_traits: The traits of the policy, read once.
     """
@@ -125,6 +126,7 @@ class LayerState:
     rules: tuple[Rule, ...]
     observer: Observer | None
     answers: tuple[Any, tuple[Tensor, ...]] = (None, ())
+    own_heads: bool = False
     policy: Policy = field(init=False)
     policy_traits: Traits = field(init=False)
 

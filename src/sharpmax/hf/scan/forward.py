@@ -27,6 +27,7 @@ from sharpmax.hf.patch.layers import (
     evaluation_mode,
     select_layers,
 )
+from sharpmax.hf.patch.parallel import HeadShare, gather_heads, share_of
 from sharpmax.hf.patch.scope import PLAIN, Observer
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.policies import Policy
@@ -109,6 +110,15 @@ class _LayerStatistics:
     mean: dict[str, np.ndarray]
     count: Int[np.ndarray, " head"]
 
+    def gather(self, share: HeadShare, heads: list[int] | None) -> _LayerStatistics:
+        """Return the statistics of some heads, of which each process measured its own."""
+        selected = slice(None) if heads is None else heads
+        return _LayerStatistics(
+            {name: gather_heads(row, share)[selected] for name, row in self.last.items()},
+            {name: gather_heads(row, share)[selected] for name, row in self.mean.items()},
+            gather_heads(self.count, share)[selected],
+        )
+
 
 class _AllLayersMeasured(Exception):  # noqa: N818 - not an error: ends the pass early
     pass
@@ -143,7 +153,12 @@ def measure_forward_pass(
     def make_observer(layer: Layer) -> Observer:
         def observe(arguments: dict[str, Any]) -> Tensor:
             heads = None if selection.all_heads else selection.heads
-            output, measured[layer.index] = _measure_layer(arguments, heads)
+            share = share_of(layer)
+            if share is None:
+                output, measured[layer.index] = _measure_layer(arguments, heads)
+            else:
+                output, own = _measure_layer(arguments, None)
+                measured[layer.index] = own.gather(share, heads)
             if finish_layer is not None:
                 finish_layer()
             if len(measured) == len(selection.layers):

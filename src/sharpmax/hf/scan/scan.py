@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from sharpmax.hf.checkpoint import Checkpoint
 from sharpmax.hf.model_info import describe_model, weights_fingerprint
+from sharpmax.hf.patch.parallel import group_of
 from sharpmax.hf.patch.parity import require_support
 from sharpmax.hf.patch.wrappers import unwrap_model
 from sharpmax.hf.progress import Progress, ProgressCallback
@@ -215,7 +216,12 @@ def _open_checkpoint(
     """Return the checkpoint, if there is to be one, and the passes that it holds by length."""
     if path is None:
         return None, {}
-    checkpoint = Checkpoint(path, "scan", config | {"weights_sha256": weights_fingerprint(model)})
+    checkpoint = Checkpoint(
+        path,
+        "scan",
+        config | {"weights_sha256": weights_fingerprint(model)},
+        group=group_of(model),
+    )
     passes = {
         int(length): PassStatistics({}, seconds)
         for length, seconds in checkpoint.values.setdefault("seconds", {}).items()

@@ -34,6 +34,7 @@ from sharpmax.hf.evaluate.tasks import (
 )
 from sharpmax.hf.model_info import weights_fingerprint
 from sharpmax.hf.patch.layers import evaluation_mode
+from sharpmax.hf.patch.parallel import group_of
 from sharpmax.hf.patch.parity import require_support
 from sharpmax.hf.patch.wrappers import unwrap_model
 from sharpmax.hf.progress import Progress, ProgressCallback
@@ -160,6 +161,7 @@ def calibrate(
             "inputs_sha256": hash_prompts([short_prompts, long_prompts]),
             "weights_sha256": weights_fingerprint(model),
         },
+        group=group_of(model),
     )
     passes = len(short_prompts) + len(long_prompts)
     passes += (1 + len(RATES)) * len(long_prompts) if choose == "answers" else 0

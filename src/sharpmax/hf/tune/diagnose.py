@@ -30,6 +30,7 @@ from sharpmax.hf.evaluate.tasks import (
 )
 from sharpmax.hf.model_info import describe_model, weights_fingerprint
 from sharpmax.hf.patch.layers import evaluation_mode
+from sharpmax.hf.patch.parallel import group_of
 from sharpmax.hf.patch.parity import require_support
 from sharpmax.hf.patch.wrappers import unwrap_model
 from sharpmax.hf.progress import Progress, ProgressCallback
@@ -222,7 +223,10 @@ def diagnose(
         "policy": None if condition.policy is None else condition.describe(),
     }
     checkpoint = Checkpoint(
-        resume, "diagnose", config | {"weights_sha256": weights_fingerprint(model)}
+        resume,
+        "diagnose",
+        config | {"weights_sha256": weights_fingerprint(model)},
+        group=group_of(model),
     )
     _measure(model, tokenizer, by_length, condition, checkpoint, progress)
     heads = list(architecture_of(model).heads)

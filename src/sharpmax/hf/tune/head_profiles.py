@@ -20,6 +20,7 @@ from sharpmax.hf.evaluate.scoring import (
 from sharpmax.hf.evaluate.tasks import TaskPrompt
 from sharpmax.hf.patch.context import observed_layers, patched_attention
 from sharpmax.hf.patch.layers import Layer, attention_layers
+from sharpmax.hf.patch.parallel import gather_heads, share_of, sum_over_shares
 from sharpmax.hf.patch.scope import PLAIN, Observer
 from sharpmax.hf.scan.forward import LOGIT_ARGUMENTS
 from sharpmax.hf.sharpen import sharpen
@@ -50,8 +51,9 @@ def measure_entropies(
                     entropy[question, :, start:stop]
                     for question, (start, stop) in enumerate(positions)
                 ]
-                mean = torch.cat(rows, 1).double().mean(1)
-                entropies[index, layer.index, : len(mean)] = mean.cpu().numpy()
+                mean = torch.cat(rows, 1).double().mean(1).cpu().numpy()
+                mean = gather_heads(mean, share_of(layer))
+                entropies[index, layer.index, : len(mean)] = mean
             return scaled_dot_product_attention(**arguments)
 
         return observe
@@ -102,6 +104,7 @@ def measure_benefits(
             for rows, answer in zip(logits, prompt.answers, strict=True)
         ]
         slopes = torch.autograd.grad(torch.stack(scores).mean(), log_factors)
+        sum_over_shares(slopes, attention_layers(model))
     benefits = np.full((architecture.layers, max(architecture.heads)), np.nan)
     for number, slope in enumerate(slopes):
         benefits[number, : len(slope)] = slope.double().cpu().numpy()

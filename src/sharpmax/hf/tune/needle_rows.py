@@ -20,6 +20,7 @@ from sharpmax.hf.evaluate.scoring import (
 from sharpmax.hf.evaluate.tasks import TaskPrompt
 from sharpmax.hf.patch.context import observed_layers, patched_attention
 from sharpmax.hf.patch.layers import Layer, attention_layers
+from sharpmax.hf.patch.parallel import gather_heads, share_of
 from sharpmax.hf.patch.scope import Observer
 from sharpmax.hf.tune.calibration import architecture_of
 from sharpmax.ops import SoftmaxState
@@ -93,9 +94,9 @@ def measure_needle_rows(model: PreTrainedModel, tokenizer: Any, prompt: TaskProm
     def make_observer(layer: Layer) -> Observer:
         def observe(arguments: dict[str, Any]) -> Tensor:
             measured = measure_rows(arguments, rows, torch.from_numpy(kinds))
-            heads = measured[0].shape[1]
             for array, values in zip(arrays, measured, strict=True):
-                array[:, layer.index, :heads] = values.cpu().numpy()
+                whole = gather_heads(values.cpu().numpy(), share_of(layer), axis=1)
+                array[:, layer.index, : whole.shape[1]] = whole
             return scaled_dot_product_attention(**arguments)
 
         return observe

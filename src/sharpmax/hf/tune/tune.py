@@ -44,7 +44,8 @@ from sharpmax.hf.evaluate.tasks import (
     resolve_task,
 )
 from sharpmax.hf.model_info import context_length, weights_fingerprint
-from sharpmax.hf.patch.layers import evaluation_mode
+from sharpmax.hf.patch.layers import attention_layers, evaluation_mode
+from sharpmax.hf.patch.parallel import group_of, sum_over_shares
 from sharpmax.hf.patch.parity import require_support
 from sharpmax.hf.patch.scope import PLAIN
 from sharpmax.hf.patch.wrappers import unwrap_model
@@ -290,6 +291,7 @@ def prepare_tuning(
             "weights_sha256": weights_fingerprint(model),
         }
         | learnable.describe(),
+        group=group_of(model),
     )
     return Tuning(model, tokenizer, settings, learnable, texts, validation, checkpoint, progress)
 
@@ -437,6 +439,8 @@ class Tuning:
             chunk = self.guard.tuning[generator.integers(len(self.guard.tuning))]
             loss = self._divergence(chunk, generator)
             self._backward(GUARD_EVERY * settings.guard_weight * loss, "ordinary text")
+        gradients = [part.grad for part in self.parameters if part.grad is not None]
+        sum_over_shares(gradients, attention_layers(self.model))
         self.optimiser.step()
         self.step += 1
         if settings.max_heads is not None and self.step == (settings.steps + 1) // 2:
