@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 from sharpmax._errors import MissingExtraError, UserError
+from sharpmax.cli.processes import NeedsProcesses, launch, tell_launcher
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -31,20 +32,29 @@ def main(arguments: list[str] | None = None) -> int:
         >>> main(["reproduce", "figure1", "--out", "results"])
     """
     try:
-        return _run(arguments)
+        return _run_anywhere(sys.argv[1:] if arguments is None else arguments)
     except (UserError, NotImplementedError) as error:  # the latter: unsupported models
-        return _print_error(str(error))
+        return USER_ERROR if tell_launcher(error) else _print_error(str(error))
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
         sys.stderr.close()
         return BROKEN_PIPE
     except OSError as error:
         return _print_error(f"{error.filename or 'the system'}: {error.strerror or error}")
-    except KeyboardInterrupt:
-        print("sharpmax: stopped", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        if not tell_launcher(error):
+            print("sharpmax: stopped", file=sys.stderr)
         return INTERRUPTED
 
 
-def _run(arguments: list[str] | None) -> int:
+def _run_anywhere(arguments: list[str]) -> int:
+    """Run a command here, or in several processes if it asks for them."""
+    try:
+        return _run(arguments)
+    except NeedsProcesses as needed:
+        return launch(arguments, needed.number)
+
+
+def _run(arguments: list[str]) -> int:
     """Run the typer program, and translate its own errors to ours."""
     try:
         import typer

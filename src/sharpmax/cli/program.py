@@ -14,6 +14,7 @@ import typer
 
 from sharpmax import __version__
 from sharpmax.cli.help_format import Command, Group
+from sharpmax.cli.processes import refuse_processes
 
 COMMANDS = {
     "Measure": ("demo", "scan", "diagnose", "certify"),
@@ -24,6 +25,9 @@ COMMANDS = {
     "Help": ("doctor",),
 }
 """Names of the modules in `sharpmax.cli.commands`, by heading of the help text."""
+
+SHARED = ("evaluate",)
+"""Commands that several processes can run together, see `sharpmax.cli.processes`."""
 
 program = typer.Typer(
     cls=Group,
@@ -54,6 +58,8 @@ def root(
 ) -> None:
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+    elif context.invoked_subcommand not in SHARED:
+        refuse_processes(context.invoked_subcommand)
 
 
 for heading, names in COMMANDS.items():

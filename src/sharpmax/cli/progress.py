@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from sharpmax.cli.processes import is_first_process
+
 if TYPE_CHECKING:
     from sharpmax.hf.tune.tune import TuningStep
 
@@ -33,15 +35,23 @@ LOSS_SMOOTHING = 0.98
 
 
 def print_status(line: str) -> None:
-    """Print a message on standard error, where it does not mix with results."""
-    typer.echo(line, err=True)
+    """Print a message on standard error, where it does not mix with results.
+
+    Of several processes the first one prints.
+    """
+    if is_first_process():
+        typer.echo(line, err=True)
 
 
 def _make_bar(**options: Any) -> Progress:
     """Return a bar on standard error; without a terminal it prints nothing, not even a new line."""
     console = Console(stderr=True)
     return Progress(
-        *COLUMNS, console=console, transient=True, disable=not console.is_terminal, **options
+        *COLUMNS,
+        console=console,
+        transient=True,
+        disable=not (console.is_terminal and is_first_process()),
+        **options,
     )
 
 

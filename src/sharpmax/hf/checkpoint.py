@@ -7,6 +7,7 @@ job gives the same numbers as one that ran through.
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,12 +47,14 @@ class Checkpoint:
         path: The file. None keeps the state in memory only.
         kind: The kind of job, such as "scan".
         config: Everything that the job's numbers depend on, as JSON values.
-        group: The processes that do the job together, see `sharpmax.hf.patch.parallel`. The first
-            of them reads and writes the file.
+        group: The processes that do the job together. The first of them reads and writes the file.
+        shared: Whether each process does its own part of the job, and saves it in a file of its
+            own beside that of the first.
 
     Attributes:
         arrays: NumPy arrays by name.
         values: JSON values by name.
+        parts: The arrays of the other processes' files that an interrupted job has left.
 
     Raises:
         UserError: The file belongs to a job of another kind or config, or it is damaged.
@@ -64,6 +67,7 @@ class Checkpoint:
         config: dict[str, Any],
         *,
         group: ProcessGroup | None = None,
+        shared: bool = False,
     ) -> None:
         self.path = None if path is None else Path(path)
         self.kind = kind
@@ -72,30 +76,44 @@ class Checkpoint:
         self.values: dict[str, Any] = {}
         self._last_save = time.monotonic()
         self._provenance: Provenance | None = None
-        self._writes = group is None or dist.get_rank(group) == 0
-        if group is not None:
-            self._restore_together(group)
-        else:
+        self.parts: list[dict[str, np.ndarray]] = []
+        rank = 0 if group is None else dist.get_rank(group)
+        self._writes = rank == 0 or shared
+        if group is None:
             self._restore()
+        else:
+            self._restore_together(group, rank)
+        if rank and shared and self.path is not None:
+            self.path = self.path.with_name(f"{self.path.stem}-{rank}.json")
 
-    def _restore_together(self, group: ProcessGroup) -> None:
+    def _restore_together(self, group: ProcessGroup, rank: int) -> None:
         """Let the first process read the file, and all have what it holds, or raise its error."""
         told: list[Any] = [None]
-        if self._writes:
+        if rank == 0:
             try:
                 self._restore()
-                told = [(self.arrays, self.values)]
+                told = [(self.arrays, self.values, self.parts)]
             except UserError as error:
                 told = [error]
         dist.broadcast_object_list(told, group=group, group_src=0)
         if isinstance(told[0], UserError):
             raise told[0]
-        self.arrays, self.values = told[0]
+        self.arrays, self.values, self.parts = told[0]
 
     def _restore(self) -> None:
-        path = self.path
-        if path is None or not path.exists():
+        if self.path is None:
             return
+        if self.path.exists():
+            saved = self._read(self.path)
+            self.arrays, self.values = dict(saved.arrays), dict(saved.measurements)
+        self.parts = [dict(self._read(part).arrays) for part in find_parts(self.path)]
+
+    def _read(self, path: Path) -> Result:
+        """Read a file of this job.
+
+        Raises:
+            UserError: It belongs to another job, or it is damaged.
+        """
         saved = Result.load(path)
         if saved.kind != self.kind + _SUFFIX:
             raise UserError(
@@ -109,7 +127,7 @@ class Checkpoint:
                 f"{path} is the checkpoint of another {self.kind} ({', '.join(differing)} differ): "
                 "delete it, or repeat the command that wrote it to finish that job"
             )
-        self.arrays, self.values = dict(saved.arrays), dict(saved.measurements)
+        return saved
 
     def array(
         self, name: str, shape: tuple[int, ...], fill: float, dtype: DTypeLike = np.float64
@@ -150,7 +168,7 @@ class Checkpoint:
         self._last_save = time.monotonic()
 
     def remove(self) -> None:
-        """Delete the file, if there is one."""
+        """Delete the files of all processes, if there are any."""
         if self.path is not None and self._writes:
             forget(self.path)
 
@@ -158,7 +176,7 @@ class Checkpoint:
 def forget(path: str | Path) -> None:
     """Delete a checkpoint file and its arrays, once the result of the job is saved.
 
-    Does nothing if the file does not exist.
+    Does nothing if the file does not exist. The files of further processes are deleted, too.
 
     Args:
         path: What was given as `resume=` to `scan`, `diagnose`, `evaluate` or `calibrate`.
@@ -167,11 +185,21 @@ def forget(path: str | Path) -> None:
         UserError: The file is not a checkpoint.
     """
     path = Path(path)
-    if not path.exists():
-        return
+    for file in (path, *find_parts(path)):
+        if file.exists():
+            _delete(file)
+
+
+def _delete(path: Path) -> None:
     saved = Result.load(path)
     if not saved.kind.endswith(_SUFFIX):
         raise UserError(f"{path} is a result of kind {saved.kind!r}, not a checkpoint: not deleted")
     path.unlink()
     if saved.arrays_file is not None:
         path.with_name(saved.arrays_file).unlink(missing_ok=True)
+
+
+def find_parts(path: Path) -> list[Path]:
+    """Return the files of further processes beside a checkpoint file, see `Checkpoint`."""
+    numbered = re.compile(re.escape(path.stem) + r"-\d+\.json")
+    return sorted(file for file in path.parent.glob("*.json") if numbered.fullmatch(file.name))

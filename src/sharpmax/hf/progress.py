@@ -21,7 +21,7 @@ class Progress:
     def __init__(self, callback: ProgressCallback | None, weights: Sequence[float]) -> None:
         self._callback = callback
         ends = np.cumsum([0.0, *weights])
-        self._ends = ends / ends[-1]
+        self._ends = ends / max(ends[-1], 1e-300)  # nothing to do is no error
         self._steps = self._parts = 0
 
     def finish_part(self, parts: int) -> None:

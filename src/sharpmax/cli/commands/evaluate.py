@@ -24,6 +24,7 @@ from sharpmax.cli.options import (
     parse_range_option,
 )
 from sharpmax.cli.output import print_written, result_files, save_result
+from sharpmax.cli.processes import is_first_process, join_processes
 from sharpmax.cli.progress import progress_bar
 
 
@@ -59,6 +60,15 @@ def evaluate(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed for the prompts.", metavar="N", min=0)] = 0,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of processes on this machine that share the prompts, each with a model of "
+            "its own. On several machines, start the command by torchrun. Default: 1.",
+            metavar="N",
+            min=1,
+        ),
+    ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     out: Out = Path("evaluate"),
@@ -84,6 +94,7 @@ def evaluate(
     conditions = dict(parse_condition(text) for text in policy or ["paper"])
     if policy is not None and len(conditions) < len(policy):
         raise UserError(f"--policy: two of {', '.join(policy)} have the same name")
+    joined = join_processes(processes)
     loaded = load_model(
         model,
         device=device,
@@ -106,7 +117,10 @@ def evaluate(
             notes=loaded.notes,
             resume=checkpoint,
             progress=progress,
+            processes=joined,
         )
+    if not is_first_process():
+        return
     written = save_result(result, stem, overwrite)
     forget(checkpoint)
     report.show(result)

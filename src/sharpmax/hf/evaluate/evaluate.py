@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import torch.distributed as dist
+from accelerate.utils import gather_object
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
@@ -34,7 +36,9 @@ from sharpmax.policies import PAPER, Policy
 from sharpmax.results import Result, Stopwatch
 
 if TYPE_CHECKING:
+    from accelerate import PartialState
     from jaxtyping import Float, Int
+    from torch.distributed import ProcessGroup
 
 
 class Evaluation(Result):
@@ -116,6 +120,7 @@ def evaluate(
     notes: Sequence[str] = (),
     resume: str | Path | None = None,
     progress: ProgressCallback | None = None,
+    processes: PartialState | None = None,
 ) -> Evaluation:
     """Compare a plain model with sharpened ones on questions whose answers are known.
 
@@ -140,7 +145,9 @@ def evaluate(
         notes: Notes to keep in the result.
         resume: A checkpoint file. An interrupted evaluation resumes if you repeat the call; call
             `forget` once the result is saved.
-        progress: Called with the finished share, from 0 to 1.
+        progress: Called with the finished share of this process's work, from 0 to 1.
+        processes: `accelerate.PartialState()`, if several processes call this function, each with
+            a model of its own. They share the prompts out, and all return the same.
 
     Returns:
         Accuracy and log-probability of the right answers per length and condition, with intervals
@@ -185,10 +192,30 @@ def evaluate(
         resume,
         "evaluate",
         config | {"weights_sha256": weights_fingerprint(model)},
-        group=group_of(model),
+        group=_find_group(model, processes),
+        shared=processes is not None,
     )
-    arrays = _score_conditions(model, tokenizer, by_length, conditions, checkpoint, progress)
-    return _make_result(config, arrays, by_length, watch)
+    _score_conditions(model, tokenizer, by_length, conditions, checkpoint, progress, processes)
+    return _make_result(config, checkpoint.arrays, by_length, watch)
+
+
+def _find_group(model: PreTrainedModel, processes: PartialState | None) -> ProcessGroup | None:
+    """Return the processes that do the job together: by sharing prompts, or the model's heads."""
+    group = group_of(model)
+    if processes is None:
+        return group
+    if group is not None:
+        raise UserError(
+            "the model's heads are split among the processes, so each must read all prompts: leave "
+            "out `processes`"
+        )
+    running = dist.get_world_size() if dist.is_initialized() else 1
+    if processes.num_processes != running:
+        raise UserError(
+            f"processes: {processes.num_processes} of {running} are joined; on a machine without a "
+            "GPU give accelerate.PartialState(cpu=True)"
+        )
+    return dist.group.WORLD if running > 1 else None
 
 
 def _score_conditions(
@@ -198,7 +225,8 @@ def _score_conditions(
     conditions: dict[str, Condition],
     checkpoint: Checkpoint,
     progress: ProgressCallback | None,
-) -> dict[str, np.ndarray]:
+    processes: PartialState | None,
+) -> None:
     """Score all prompts under all conditions, except for what the checkpoint has already."""
     steps = [
         (row, number, prompt)
@@ -209,6 +237,11 @@ def _score_conditions(
     shape = (len(by_length), len(conditions), len(first), len(first[0].questions))
     right = checkpoint.array("right", shape, -1, np.int8)  # -1: not asked yet
     log_probability = checkpoint.array("log_probability", shape, np.nan)
+    for part in checkpoint.parts:
+        _take_finished(checkpoint.arrays, part)
+    if processes is not None:
+        todo = [step for step in steps if (right[step[0], :, step[1]] < 0).any()]
+        steps = todo[processes.process_index :: processes.num_processes]
     shares = Progress(progress, [prompt.tokens for _, _, prompt in steps])
     with evaluation_mode(model):
         for row, number, prompt in steps:
@@ -220,9 +253,19 @@ def _score_conditions(
                     log_probability[row, column, number] = scores.log_probability
                 shares.finish_part(len(conditions))
             shares.finish_step()
-            checkpoint.save(every=SECONDS_BETWEEN_SAVES)
+            # Any of several processes may be lost, and they have more to lose together.
+            checkpoint.save(every=SECONDS_BETWEEN_SAVES if processes is None else 0.0)
+    if processes is not None:
+        for arrays in gather_object([checkpoint.arrays]):
+            _take_finished(checkpoint.arrays, arrays)
     checkpoint.save()
-    return checkpoint.arrays
+
+
+def _take_finished(arrays: dict[str, np.ndarray], others: dict[str, np.ndarray]) -> None:
+    """Copy the scores that another process has."""
+    finished = others["right"] >= 0
+    for name, values in arrays.items():
+        values[finished] = others[name][finished]
 
 
 def _make_result(
