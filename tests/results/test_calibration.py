@@ -10,8 +10,16 @@ from pathlib import Path
 import pytest
 
 from sharpmax import UserError
+from sharpmax.policies import _answers
 from sharpmax.results import Calibration
-from sharpmax.results.calibration import Head, Law, TaskGain, TextCost, is_calibration
+from sharpmax.results.calibration import (
+    LARGEST,
+    Head,
+    Law,
+    TaskGain,
+    TextCost,
+    is_calibration,
+)
 
 FILE = Path(__file__).parents[2] / "results" / "calibration-answers.json"
 
@@ -117,3 +125,50 @@ def test_results_and_reports_need_no_framework():
         "assert not {'torch', 'jax', 'transformers'} & set(sys.modules), 'a framework is loaded'"
     )
     subprocess.run([sys.executable, "-c", source], check=True)
+
+
+def changed_head(**changes: object) -> dict[str, object]:
+    heads = json.loads(FILE.read_text("utf-8"))["heads"]
+    return {"heads": [heads[0] | changes, *heads[1:]]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (changed_head(rate=1e39), r"heads\.0\.rate: Input should be less than or equal to 1000"),
+        (changed_head(rate=-1e19), r"heads\.0\.rate: Input should be greater than or equal to -1"),
+        (changed_head(head=True), r"heads\.0\.head: Input should be a valid integer"),
+        (changed_head(head="1"), r"heads\.0\.head: Input should be a valid integer"),
+        ({"law": {"high": 1e19}}, r"law\.high: Input should be less than or equal to 1000"),
+        ({"from_tokens": 10**400}, "from_tokens: Input should be less than or equal to 10000"),
+        ({"from_tokens": "128"}, "from_tokens: Input should be a valid integer"),
+        ({"version": True}, "version: expected a whole number"),
+    ],
+)
+def test_numbers_that_would_overflow_or_are_none_are_refused(tmp_path, changes, message):
+    with pytest.raises(UserError, match=message):
+        Calibration.load(damage(tmp_path, **changes))
+
+
+@pytest.mark.parametrize(
+    ("heads", "message"),
+    [
+        ([9.5] * 30, r"architecture\.heads\.0: Input should be a valid integer"),
+        (["9"] * 30, r"architecture\.heads\.0: Input should be a valid integer"),
+        ([True] * 30, r"architecture\.heads\.0: Input should be a valid integer"),
+        ([0] * 30, r"architecture\.heads\.0: Input should be greater than or equal to 1"),
+        ([10**12] * 30, r"architecture\.heads\.0: Input should be less than or equal to 1000"),
+        ([9] * 29, "architecture: Value error, heads of 29 layers, 30 expected"),
+    ],
+)
+def test_an_architecture_that_no_model_has_is_refused(tmp_path, heads, message):
+    architecture = {"model_type": "llama", "layers": 30, "heads": heads}
+    with pytest.raises(UserError, match=message):
+        Calibration.load(damage(tmp_path, architecture=architecture))
+
+
+def test_the_largest_rate_is_the_largest_answer_of_a_policy():
+    assert LARGEST == _answers.LARGEST
+    calibration = Calibration.load(FILE)
+    with pytest.raises(ValueError, match=r"gives a rate of .*e\+\d+, at most 1e\+18 are allowed"):
+        calibration.scaled(1e20)

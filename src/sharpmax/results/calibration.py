@@ -13,17 +13,30 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sharpmax._errors import UserError
 from sharpmax._files import refuse_overwriting, write_atomically
+from sharpmax.results._reading import parse_json
 from sharpmax.results.result import read_json
 
 FORMAT: Final = "sharpmax-calibration"
 VERSION: Final = 2
 """The version of the file format. Version 1 has no law (the bounds are 0 and 2) and no gains."""
+
+
+LARGEST: Final = 1e18
+"""Largest rate and inverse temperature, as for the answers of policies: beyond, logits overflow."""
+
+MOST_TOKENS: Final = 10**12
+MOST_LAYERS: Final = 2_000
+MOST_HEADS: Final = 1_000
+"""Per layer. Reports have a cell for each head, whether it changes or not."""
+
+Tokens = Annotated[int, Field(strict=True, ge=1, le=MOST_TOKENS)]
+Index = Annotated[int, Field(strict=True, ge=0)]
 
 
 class _Part(BaseModel):
@@ -40,8 +53,14 @@ class Architecture(_Part):
     """
 
     model_type: str
-    layers: int = Field(ge=1)
-    heads: tuple[int, ...]
+    layers: int = Field(strict=True, ge=1, le=MOST_LAYERS)
+    heads: tuple[Annotated[int, Field(strict=True, ge=1, le=MOST_HEADS)], ...]
+
+    @model_validator(mode="after")
+    def _count(self) -> Self:
+        if len(self.heads) != self.layers:
+            raise ValueError(f"heads of {len(self.heads)} layers, {self.layers} expected")
+        return self
 
 
 class Law(_Part):
@@ -56,7 +75,7 @@ class Law(_Part):
 
     name: Literal["log-length"] = "log-length"
     low: float = Field(default=0.0, ge=0, le=1)
-    high: float = Field(default=2.0, ge=1, allow_inf_nan=False)
+    high: float = Field(default=2.0, ge=1, le=LARGEST, allow_inf_nan=False)
 
 
 class Head(_Part):
@@ -75,9 +94,9 @@ class Head(_Part):
         benefit_error: The standard error of the benefit.
     """
 
-    layer: int = Field(ge=0)
-    head: int = Field(ge=0)
-    rate: float = Field(allow_inf_nan=False)
+    layer: Index
+    head: Index
+    rate: float = Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)
     short_entropy: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     long_entropy: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     benefit: float | None = Field(default=None, allow_inf_nan=False)
@@ -102,10 +121,10 @@ class TaskGain(_Part):
 
     task: str
     unit: str
-    length: int = Field(ge=1)
-    tokens: int = Field(ge=1)
+    length: Tokens
+    tokens: Tokens
     tuned_on: bool
-    questions: int = Field(ge=1)
+    questions: Tokens
     right_before: float = Field(ge=0, le=1)
     right_after: float = Field(ge=0, le=1)
     nats_before: float
@@ -121,7 +140,7 @@ class TextCost(_Part):
         nats_after: The same with the calibration.
     """
 
-    tokens: int = Field(ge=1)
+    tokens: Tokens
     nats_before: float = Field(gt=0, allow_inf_nan=False)
     nats_after: float = Field(gt=0, allow_inf_nan=False)
 
@@ -156,7 +175,7 @@ class Calibration(_Part):
     weights: str
     architecture: Architecture
     method: dict[str, Any]
-    from_tokens: int = Field(ge=1)
+    from_tokens: Tokens
     law: Law = Law()
     gains: tuple[TaskGain, ...] = ()
     text_cost: TextCost | None = None
@@ -184,10 +203,15 @@ class Calibration(_Part):
             factor: A positive number; above 1 sharpens more, below 1 less.
 
         Raises:
-            ValueError: `factor` is not a positive, finite number.
+            ValueError: `factor` is not a positive, finite number, or a rate becomes too large.
         """
         if not 0 < factor < math.inf:
             raise ValueError(f"factor must be a positive number, got {factor!r}")
+        largest = max((abs(head.rate) for head in self.heads), default=0.0) * factor
+        if largest > LARGEST:
+            raise ValueError(
+                f"factor {factor!r} gives a rate of {largest:g}, at most {LARGEST:g} are allowed"
+            )
         heads = tuple(head.model_copy(update={"rate": head.rate * factor}) for head in self.heads)
         return self.model_copy(update={"heads": heads})
 
@@ -245,6 +269,6 @@ class Calibration(_Part):
 def is_calibration(path: str | Path) -> bool:
     """Return whether a file says that it is a calibration; False if it cannot be read."""
     try:
-        return bool(json.loads(Path(path).read_text("utf-8"))["format"] == FORMAT)
+        return bool(parse_json(Path(path), "")[1]["format"] == FORMAT)
     except (OSError, ValueError, TypeError, KeyError):
         return False

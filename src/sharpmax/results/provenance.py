@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 PACKAGES = {
     "numpy": "numpy",
@@ -44,7 +44,7 @@ class Provenance(BaseModel):
         packages: The versions of the packages that can change a number.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     command: str
     started: datetime
@@ -54,7 +54,7 @@ class Provenance(BaseModel):
     python: str
     platform: str
     processor: str
-    cores: int
+    cores: int = Field(ge=1, le=1_000_000)
     packages: dict[str, str]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,16 +21,28 @@ from pydantic import (
 
 from sharpmax._errors import UserError
 from sharpmax._files import refuse_overwriting, write_atomically
+from sharpmax.results._reading import (
+    MAX_ARRAY_BYTES,
+    MAX_JSON_BYTES,
+    NUMBERS,
+    parse_json,
+    read_regular_file,
+    unpack_arrays,
+)
 from sharpmax.results.provenance import Provenance
 
 SCHEMA_VERSION: Final = 1
 FORMAT: Final = "sharpmax-result"
+
+MAX_INTEGER_BITS: Final = 128
+"""Integers of more bits are refused: no measurement has them, and they overflow as floats."""
 
 
 def _to_json(value: Any, path: str = "") -> Any:
     """Convert tuples, arrays and NumPy numbers to what JSON has.
 
     NaN and infinity are refused by name: JSON has neither, and pydantic would silently write null.
+    So are integers that no number of a computer holds.
     """
     if isinstance(value, Mapping):
         return {str(key): _to_json(inner, f"{path}.{key}") for key, inner in value.items()}
@@ -43,6 +54,11 @@ def _to_json(value: Any, path: str = "") -> Any:
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{path.lstrip('.')} is {value}, which JSON cannot hold; write None")
+    if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
+        raise ValueError(
+            f"{path.lstrip('.')} has {value.bit_length():,} bits, at most "
+            f"{MAX_INTEGER_BITS} are allowed"
+        )
     return value
 
 
@@ -109,20 +125,28 @@ class Result(BaseModel):
             The path of the JSON file.
 
         Raises:
-            UserError: The file exists and `overwrite` is False.
+            UserError: The file exists and `overwrite` is False, or the result is too large to be
+                read again.
         """
         path = Path(path)
         refuse_overwriting([path], overwrite)
         previous = _arrays_of(path)
-        stored = self
+        stored, content = self, b""
         if self._arrays:
             content = _pack(self._arrays)
             digest = hashlib.sha256(content).hexdigest()
             # Named by content: whichever JSON file is there after a kill, its arrays are there too.
             name = f"{path.stem}.{digest[:12]}.npz"
-            write_atomically(path.with_name(name), content)
             stored = self.model_copy(update={"arrays_file": name, "arrays_sha256": digest})
-        write_atomically(path, (stored.model_dump_json(indent=1) + "\n").encode())
+        text = (stored.model_dump_json(indent=1) + "\n").encode()
+        if len(text) > MAX_JSON_BYTES:
+            raise UserError(
+                f"the result has {len(text) / 1e6:,.0f} MB without its arrays, at most "
+                f"{MAX_JSON_BYTES / 1e6:,.0f} MB can be read again: put large lists into arrays"
+            )
+        if stored.arrays_file is not None and content:
+            write_atomically(path.with_name(stored.arrays_file), content)
+        write_atomically(path, text)
         if previous is not None and previous.name != stored.arrays_file:
             previous.unlink(missing_ok=True)
         return path
@@ -154,19 +178,24 @@ def read_json(
     path: Path, model: type[Model], file_format: str, version_field: str, newest: int, what: str
 ) -> Model:
     """Read a JSON file of ours, which names its `format` and version, into a pydantic model."""
-    content = _parse_json(path, what)
+    text, content = parse_json(path, what)
     if not isinstance(content, dict) or content.get("format") != file_format:
         raise UserError(f'{path} is not {what}: it has no "format": "{file_format}"')
-    version = content.get(version_field)
-    if isinstance(version, int) and version > newest:
+    version = content.get(version_field, newest)
+    if type(version) is not int:  # `true` equals 1
+        raise UserError(f"{path} is damaged: {version_field}: expected a whole number")
+    if version > newest:
         raise UserError(
             f"{path} has {version_field.replace('_', ' ')} {version}, this sharpmax reads up to "
             f"{newest}: upgrade it"
         )
+    del content  # not twice in memory
     try:
-        return model.model_validate_json(json.dumps(content))
+        return model.model_validate_json(text)
     except ValidationError as error:
         raise UserError(f"{path} is damaged: {first_problem(error)}") from error
+    except RecursionError as error:
+        raise UserError(f"{path} is damaged: its values are nested too deeply") from error
 
 
 def first_problem(error: ValidationError) -> str:
@@ -179,48 +208,42 @@ def first_problem(error: ValidationError) -> str:
 def _pack(arrays: Mapping[str, np.ndarray]) -> bytes:
     buffer = io.BytesIO()
     for name, array in arrays.items():
-        if array.dtype.hasobject:
-            raise UserError(f"array {name!r} holds Python objects; results hold numbers only")
+        if array.dtype.kind not in NUMBERS:
+            raise UserError(f"array {name!r} holds {_content(array)}; results hold numbers only")
+    total = sum(array.nbytes for array in arrays.values())
+    if total > MAX_ARRAY_BYTES * 0.99:  # the headers need some bytes too
+        raise UserError(f"the arrays have {total / 1e6:,.0f} MB, too many for a result")
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     return buffer.getvalue()
 
 
+def _content(array: np.ndarray) -> str:
+    return "Python objects" if array.dtype.hasobject else str(array.dtype)
+
+
 def _load_arrays(path: Path, name: str, expected: str | None) -> dict[str, np.ndarray]:
-    if Path(name).name != name:
+    if not name or "\0" in name or name in (".", "..") or Path(name).name != name:
         raise UserError(f"{path} is damaged: arrays_file {name!r} must be a file name beside it")
     file = path.with_name(name)
     try:
-        content = file.read_bytes()
-    except FileNotFoundError as error:
+        present = file.exists()
+    except OSError as error:
         raise UserError(
-            f"{path} needs {name} beside it, which is missing: copy both files"
+            f"{path} is damaged: its arrays_file cannot be read ({error.strerror})"
         ) from error
+    if not present:
+        raise UserError(f"{path} needs {name} beside it, which is missing: copy both files")
+    content = read_regular_file(file, MAX_ARRAY_BYTES)
     if hashlib.sha256(content).hexdigest() != expected:
         raise UserError(f"{file} is damaged: its hash is not the one that {path.name} records")
-    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-        return dict(stored)
+    return unpack_arrays(content, file)
 
 
 def _arrays_of(path: Path) -> Path | None:
     """Return the array file of the result that is being replaced, if it is one of ours."""
     try:
-        name = json.loads(path.read_text("utf-8")).get("arrays_file")
+        name = parse_json(path, "")[1].get("arrays_file")
     except (OSError, ValueError, AttributeError):
         return None
     ours = isinstance(name, str) and name.startswith(f"{path.stem}.") and name.endswith(".npz")
     return path.with_name(name) if ours and Path(name).name == name else None
-
-
-def _parse_json(path: Path, what: str) -> Any:
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist") from error
-    except IsADirectoryError as error:
-        raise UserError(f"{path} is a folder: give the JSON file in it") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not {what}: it is not text") from error
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise UserError(f"{path} is damaged: not JSON ({error})") from error

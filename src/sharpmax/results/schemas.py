@@ -27,7 +27,7 @@ class DamagedError(UserError):
 class Schema(BaseModel):
     """Base of the schemas and of their parts."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
     @classmethod
     def of(cls, result: Result) -> Self:
