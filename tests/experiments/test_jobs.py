@@ -113,6 +113,24 @@ def test_an_interrupt_ends_all_processes(tmp_path):
     assert errors.count("Traceback") == 1  # only the parent's: workers end quietly
 
 
+@pytest.mark.parametrize("times", [2, 5])
+def test_a_second_interrupt_ends_jobs_that_do_not_report(tmp_path, times):
+    parent, worker = _start(tmp_path, "sleep_for_long")
+    for _ in range(times):
+        os.killpg(parent.pid, signal.SIGINT)
+        time.sleep(0.3)
+    assert parent.wait(timeout=60) != 0
+    assert wait_until(lambda: not _is_alive(worker), "the worker ends")
+    errors = (tmp_path / "errors").read_text()
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_afterwards_interrupts_are_what_they_were():
+    handler = signal.getsignal(signal.SIGINT)
+    jobs.run_jobs(workers.environment, ["NPROC"])
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
 def _start(folder: Path, function: str) -> tuple[subprocess.Popen[bytes], int]:
     """Start a process with one job; return it and the process id of the job."""
     mark = folder / "pid"

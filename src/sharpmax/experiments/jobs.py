@@ -10,10 +10,12 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from queue import Empty
+from types import FrameType
 from typing import Any, TypeVar
 
 from sharpmax._errors import UserError
@@ -57,7 +59,8 @@ def run_jobs(
 ) -> list[JobResult]:
     """Call `function(job, report_share)` for every job, several at a time.
 
-    The first error and an interrupt stop all jobs. Files that jobs have written stay.
+    The first error and an interrupt stop all jobs when they next report. A second interrupt kills
+    them. Files that jobs have written stay.
 
     Args:
         function: Called in another process, so it must be importable there.
@@ -80,27 +83,58 @@ def run_jobs(
     # "spawn": a forked copy of a process in which JAX or torch have threads may hang.
     context = multiprocessing.get_context("spawn")
     messages, stop = context.Queue(), context.Event()
-    executor = ProcessPoolExecutor(processes, context, _start_worker, (messages, stop))
+    with _interruptible_once():
+        executor = ProcessPoolExecutor(processes, context, _start_worker, (messages, stop))
+        try:
+            futures = [
+                executor.submit(_run_job, function, index, job) for index, job in enumerate(jobs)
+            ]
+            _wait_for_all(
+                futures,
+                messages,
+                progress or (lambda index, share: None),
+                on_result or (lambda index, result: None),
+            )
+            return [future.result() for future in futures]
+        except BrokenProcessPool as error:
+            raise UserError(
+                "a worker process was killed, perhaps because memory ran out; finished work is "
+                "saved: repeat the command to resume"
+            ) from error
+        finally:
+            stop.set()
+            executor.shutdown(wait=True, cancel_futures=True)
+            messages.close()
+
+
+@contextmanager
+def _interruptible_once() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the first Ctrl-C only; kill the worker processes at the next.
+
+    Raised again while the workers are being stopped, it would leave them running, and the
+    interpreter would wait for them for ever. A caller's own handler is left alone.
+    """
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    others = {process.pid for process in multiprocessing.active_children()}
+    interrupted = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        if not interrupted:
+            interrupted = True
+            raise KeyboardInterrupt
+        for process in multiprocessing.active_children():
+            if process.pid not in others:
+                process.kill()
+
+    signal.signal(signal.SIGINT, interrupt)
     try:
-        futures = [
-            executor.submit(_run_job, function, index, job) for index, job in enumerate(jobs)
-        ]
-        _wait_for_all(
-            futures,
-            messages,
-            progress or (lambda index, share: None),
-            on_result or (lambda index, result: None),
-        )
-        return [future.result() for future in futures]
-    except BrokenProcessPool as error:
-        raise UserError(
-            "a worker process was killed, perhaps because memory ran out; finished work is saved: "
-            "repeat the command to resume"
-        ) from error
+        yield
     finally:
-        stop.set()
-        executor.shutdown(wait=True, cancel_futures=True)
-        messages.close()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def label_progress(phase: str, count: int, progress: Progress | None) -> JobProgress | None:
