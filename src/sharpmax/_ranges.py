@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Sequence
 
 from sharpmax._errors import UserError
 
 MAX_RANGE = 100_000
-"""Largest number of values in one range, so that a typing error cannot fill the memory."""
+"""Largest number of values in a list, so that a typing error cannot fill the memory."""
+
+MAX_LENGTHS = 1_000
+"""Largest number of lengths of prompts: all prompts are made before the model reads one."""
+
+MAX_LENGTH = 10_000_000
+"""Largest length of a prompt; the longest contexts of today have as many tokens."""
 
 MAX_SHOWN = 20
 """Characters of the input that an error message repeats."""
@@ -33,8 +41,41 @@ def parse_ranges(name: str, text: str) -> list[int]:
             raise UserError(f"{name}: invalid range {part!r}: the start is larger than the end")
         if last - first >= MAX_RANGE:
             raise UserError(f"{name}: the range {part!r} has more than {MAX_RANGE:,} numbers")
+        if last - first >= MAX_RANGE - len(numbers):
+            raise UserError(f"{name}: more than {MAX_RANGE:,} numbers")
         numbers += range(first, last + 1)
     return numbers
+
+
+def parse_lengths(name: str, text: str) -> list[int]:
+    """Return the lengths of prompts in a text such as `16,32-34`, checked by `check_lengths`."""
+    lengths = parse_ranges(name, text)
+    check_lengths(lengths, name)
+    return lengths
+
+
+def check_lengths(lengths: Sequence[int], name: str = "lengths") -> None:
+    """Refuse lengths of prompts that no model reads, or too many of them.
+
+    Raises:
+        UserError: There is none or more than `MAX_LENGTHS`, or one is not a whole number from 1 to
+            `MAX_LENGTH`.
+    """
+    if not lengths:
+        raise UserError(f"{name} is empty: give at least one, or None for the usual ones")
+    if len(lengths) > MAX_LENGTHS:
+        raise UserError(
+            f"{name}: {len(lengths):,} lengths are too many, give up to {MAX_LENGTHS:,}"
+        )
+    for length in lengths:
+        try:
+            number = 0 if isinstance(length, bool) else operator.index(length)
+        except TypeError:
+            number = 0
+        if number < 1:
+            raise UserError(f"{name} must be whole numbers from 1 up, got {length!r}")
+        if number > MAX_LENGTH:
+            raise UserError(f"{name} must be at most {MAX_LENGTH:,}, got {shorten(f'{number:,}')}")
 
 
 def shorten(text: str) -> str:

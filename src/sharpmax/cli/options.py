@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from sharpmax._ranges import parse_ranges
+from sharpmax._ranges import parse_lengths, parse_ranges
 from sharpmax.cli.progress import print_status
 from sharpmax.policy_names import POLICY_HELP, parse_policy
 
@@ -76,6 +76,11 @@ CONDITION_HELP = (
 def parse_range_option(option: str, text: str | None) -> list[int] | None:
     """Parse the value of an option such as `--layers 0,4-7`; None if the option was not given."""
     return None if text is None else parse_ranges(option, text)
+
+
+def parse_length_option(option: str, text: str | None) -> list[int] | None:
+    """Parse the value of `--lengths` and its like; None if the option was not given."""
+    return None if text is None else parse_lengths(option, text)
 
 
 def parse_condition(text: str) -> tuple[str, Condition]:

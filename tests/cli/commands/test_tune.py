@@ -80,7 +80,7 @@ def test_an_interrupted_tuning_resumes(folder, tmp_path, run, succeed, monkeypat
         (["--guard", "missing.txt"], "cannot read the guard text missing.txt"),
         (["--learning-rate", "-1"], "learning_rate=-1"),
         (["--steps", "0"], "--steps"),
-        (["--task", "passkey"], "768 tokens make a prompt of"),
+        (["--task", "passkey"], "768 tokens do not fit the context"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_nothing(folder, tmp_path, fail, words, message):

@@ -141,6 +141,10 @@ def test_a_function_is_a_task():
         ("max", [4], 1, 2, "'max' has one question per prompt, got questions=2"),
         ("passkey", [10], 1, 1, "at least .* tokens, got length 10"),
         ("passkey", [200], 1, 3, "one question per prompt"),
+        ("passkey", [9_999_999], 1, 1, "9,999,999 tokens do not fit the context of this model"),
+        ("max", [9_999_999], 1, 1, "9,999,999 numbers do not fit the context of this model"),
+        ("max", [9_999_999_999], 1, 1, "lengths must be at most 10,000,000"),
+        ("lookup", [4, 5], 10**9, 4, "give at most 1,000,000 questions in all"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(task, lengths, prompts, questions, message):

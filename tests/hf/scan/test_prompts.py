@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
@@ -133,3 +134,13 @@ def test_making_inputs_can_be_stopped():
         with pytest.raises(KeyboardInterrupt):
             make_inputs(llama(), prompt, lengths, stop)
         assert len(made) == 3
+
+
+@pytest.mark.parametrize("name", ["max", "passkey"])
+def test_what_cannot_fit_the_context_is_not_made(name):
+    prompt = choose_prompt(name, TOKENIZER)
+    refused = dataclasses.replace(prompt, tokens=lambda length: pytest.fail("was made"))
+    with pytest.raises(UserError, match=r"9,999,999 \w+ are (at least )?9,999,999 tokens"):
+        make_inputs(llama(), refused, [9_999_999])
+    with pytest.raises(UserError, match=r"must be at most 10,000,000, got 9,999,999,999$"):
+        make_inputs(llama(), refused, [9_999_999_999])

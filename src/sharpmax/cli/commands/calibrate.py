@@ -18,7 +18,7 @@ from sharpmax.cli.options import (
     Task,
     TrustRemoteCode,
     load_model,
-    parse_range_option,
+    parse_length_option,
 )
 from sharpmax.cli.output import print_written
 from sharpmax.cli.progress import progress_bar
@@ -83,8 +83,8 @@ def calibrate(
     from sharpmax.hf import calibrate, forget
 
     lengths = {
-        "short": parse_range_option("--short", short),
-        "long": parse_range_option("--long", long),
+        "short": parse_length_option("--short", short),
+        "long": parse_length_option("--long", long),
     }
     loaded = load_model(
         model,

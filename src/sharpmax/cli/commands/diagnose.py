@@ -20,7 +20,7 @@ from sharpmax.cli.options import (
     TrustRemoteCode,
     load_model,
     parse_condition,
-    parse_range_option,
+    parse_length_option,
 )
 from sharpmax.cli.output import print_written, result_files, save_result
 from sharpmax.cli.progress import progress_bar
@@ -79,7 +79,7 @@ def diagnose(
     resolve_task(task)
     stem = out / "diagnose"
     refuse_overwriting(result_files(stem), overwrite)
-    selected_lengths = parse_range_option("--lengths", lengths)
+    selected_lengths = parse_length_option("--lengths", lengths)
     condition = None if policy is None else parse_condition(policy)[1]
     loaded = load_model(
         model,

@@ -21,7 +21,7 @@ from sharpmax.cli.options import (
     TrustRemoteCode,
     load_model,
     parse_condition,
-    parse_range_option,
+    parse_length_option,
 )
 from sharpmax.cli.output import print_written, result_files, save_result
 from sharpmax.cli.processes import is_first_process, join_processes
@@ -90,7 +90,7 @@ def evaluate(
     resolve_task(task)
     stem = out / f"evaluate_{task}"
     refuse_overwriting(result_files(stem), overwrite)
-    selected_lengths = parse_range_option("--lengths", lengths)
+    selected_lengths = parse_length_option("--lengths", lengths)
     conditions = dict(parse_condition(text) for text in policy or ["paper"])
     if policy is not None and len(conditions) < len(policy):
         raise UserError(f"--policy: two of {', '.join(policy)} have the same name")

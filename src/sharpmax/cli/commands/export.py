@@ -18,7 +18,7 @@ from sharpmax.cli.options import (
     TrustRemoteCode,
     load_model,
     parse_condition,
-    parse_range_option,
+    parse_length_option,
 )
 from sharpmax.cli.output import print_written
 from sharpmax.cli.progress import print_status, progress_bar
@@ -75,6 +75,7 @@ def export(
 
     automatic = at_length == "auto"
     length = None if automatic or at_length is None else _parse_length(at_length)
+    selected_lengths = parse_length_option("--lengths", lengths)
     _, condition = parse_condition(calibration)
     if out.exists() and not overwrite:
         raise UserError(f"{out} exists already: choose another --out, or add --overwrite")
@@ -88,7 +89,7 @@ def export(
     if out.suffix == ".gguf" and loaded.gguf is None:
         raise UserError(f"--out {out}: {model} is not a GGUF file; give a folder to write")
     if automatic:
-        length = _choose_length(loaded, condition, task, lengths)
+        length = _choose_length(loaded, condition, task, selected_lengths)
     assert condition.policy is not None
     options: dict[str, Any] = {"layers": condition.layers, "overwrite": overwrite}
     if out.suffix == ".gguf" and loaded.gguf is not None:
@@ -117,7 +118,9 @@ def _parse_length(text: str) -> int:
     return int(text)
 
 
-def _choose_length(loaded: Loaded, condition: Condition, task: str, lengths: str | None) -> int:
+def _choose_length(
+    loaded: Loaded, condition: Condition, task: str, lengths: list[int] | None
+) -> int:
     """Return the number of tokens whose factors answer a task best."""
     from sharpmax.hf.export.choose_length import choose_length
 
@@ -127,7 +130,7 @@ def _choose_length(loaded: Loaded, condition: Condition, task: str, lengths: str
             loaded.tokenizer,
             condition,
             task,
-            lengths=parse_range_option("--lengths", lengths),
+            lengths=lengths,
             progress=progress,
         )
     for tokens, nats in gains.items():

@@ -17,6 +17,7 @@ from sharpmax.cli.options import (
     Overwrite,
     TrustRemoteCode,
     load_model,
+    parse_length_option,
     parse_range_option,
 )
 from sharpmax.cli.output import print_written, result_files, save_result
@@ -87,7 +88,7 @@ def scan(
     """
     refuse_overwriting(scan_files(out), overwrite)
     selection = {
-        "lengths": parse_range_option("--lengths", lengths),
+        "lengths": parse_length_option("--lengths", lengths),
         "layers": parse_range_option("--layers", layers),
         "heads": parse_range_option("--heads", heads),
         "policy": None if policy is None else parse_policy(policy),

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sharpmax._files import refuse_overwriting
+from sharpmax._ranges import MAX_LENGTH
 from sharpmax.cli.options import (
     AllowPickle,
     Device,
@@ -58,7 +59,12 @@ def tune(
     ] = None,
     from_tokens: Annotated[
         int | None,
-        typer.Option(help="Change nothing for inputs up to this length.", metavar="N", min=1),
+        typer.Option(
+            help="Change nothing for inputs up to this length.",
+            metavar="N",
+            min=1,
+            max=MAX_LENGTH,
+        ),
     ] = None,
     max_heads: Annotated[
         int | None,

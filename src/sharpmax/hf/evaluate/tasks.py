@@ -16,6 +16,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
+from sharpmax._ranges import check_lengths
 from sharpmax.hf.evaluate.formats import (
     HELD_OUT_FORMATS,
     OTHER_FORMATS,
@@ -23,7 +24,7 @@ from sharpmax.hf.evaluate.formats import (
     LookupFormat,
 )
 from sharpmax.hf.model_info import context_length
-from sharpmax.hf.scan.prompts import Passkey, check_lengths, encode, maximum_question
+from sharpmax.hf.scan.prompts import COUNTED_UNITS, Passkey, encode, maximum_question
 
 TokenRange = tuple[int, int]
 """The position of the first token, and that of the token after the last."""
@@ -95,6 +96,10 @@ The text ends where the answer would begin; the answer is a number with a space 
 """
 
 
+MAX_QUESTIONS = 1_000_000
+"""Most questions of one job: all prompts are in memory before the model reads one."""
+
+
 def resolve_task(task: str | Task | UserTask) -> Task:
     """Return the task of this name, or the task that a user's function defines."""
     if isinstance(task, Task):
@@ -128,6 +133,17 @@ def make_prompts(
     check_lengths(lengths)
     if prompts < 1 or questions < 1:
         raise UserError(f"prompts={prompts}, questions={questions}: give at least 1 of each")
+    if len(lengths) * prompts * questions > MAX_QUESTIONS:
+        raise UserError(
+            f"prompts={prompts:,}, questions={questions:,} at {len(lengths):,} lengths: give at "
+            f"most {MAX_QUESTIONS:,} questions in all"
+        )
+    context = context_length(model)
+    if context is not None and max(lengths) > context and task.unit in COUNTED_UNITS:
+        raise UserError(
+            f"{max(lengths):,} {task.unit} do not fit the context of this model, {context:,} "
+            "tokens: use shorter lengths"
+        )
     by_length = {
         length: [
             task.make_prompt(

@@ -14,6 +14,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
+from sharpmax._ranges import check_lengths
 from sharpmax.hf.model_info import context_length, is_encoder_decoder
 from sharpmax.hf.progress import ProgressCallback
 
@@ -24,6 +25,9 @@ DEFAULT_NUMBERS = tuple(2**power for power in range(3, 10))
 """8 to 512 numbers."""
 DEFAULT_TOKENS = tuple(2**power for power in range(6, 13))
 """64 to 4,096 tokens."""
+
+COUNTED_UNITS = ("tokens", "numbers")
+"""Units of which each has at least one token: their prompts need not be made to be too long."""
 
 FILLER = (
     "The river runs past the mill and on to the sea. A heron stands in the shallows and waits. "
@@ -120,8 +124,9 @@ def make_inputs(
     inputs, excess = _make_while_fitting(prompt, sorted(set(lengths)), context, progress)
     if excess is not None:
         length, count = excess
+        least = "at least " if prompt.unit == "numbers" and count == length else ""
         raise UserError(
-            f"{length:,} {prompt.unit} are {count:,} tokens, and the context of this "
+            f"{length:,} {prompt.unit} are {least}{count:,} tokens, and the context of this "
             f"model is {context:,}: give lengths up to "
             + (f"{max(inputs):,}, of those asked for" if inputs else "fewer than that")
         )
@@ -139,20 +144,13 @@ def _make_while_fitting(
     for length in lengths:
         if progress is not None:
             progress(0.0)
+        if context is not None and length > context and prompt.unit in COUNTED_UNITS:
+            return inputs, (length, length)
         tokens = prompt.tokens(length)
         if context is not None and len(tokens) > context:
             return inputs, (length, len(tokens))
         inputs[length] = tokens
     return inputs, None
-
-
-def check_lengths(lengths: Sequence[int]) -> None:
-    """Refuse an empty list, and lengths that are not positive integers."""
-    if not lengths:
-        raise UserError("lengths is empty: give at least one, or None for the usual ones")
-    for length in lengths:
-        if isinstance(length, bool) or not isinstance(length, (int, np.integer)) or length < 1:
-            raise UserError(f"lengths must be whole numbers from 1 up, got {length!r}")
 
 
 def _require_token_model(model: PreTrainedModel) -> None:
