@@ -28,9 +28,7 @@ from sharpmax.hf.patch.scope import Rule
 from sharpmax.hf.patch.wrappers import unwrap_model
 from sharpmax.hf.tune.calibration import Calibration, find_calibration
 from sharpmax.policies import PAPER, Policy
-
-EXPORT_MARK = "sharpmax_export"
-"""The entry in config.json by which an exported model is known."""
+from sharpmax.results.calibration import EXPORT_MARK
 
 
 class LengthTemperatureWarning(UserWarning):

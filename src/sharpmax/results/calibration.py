@@ -23,6 +23,9 @@ from sharpmax.results._reading import parse_json
 from sharpmax.results.result import read_json
 
 FORMAT: Final = "sharpmax-calibration"
+EXPORT_MARK: Final = "sharpmax_export"
+"""The entry in config.json by which a model is known that has a calibration in its weights."""
+
 VERSION: Final = 2
 """The version of the file format. Version 1 has no law (the bounds are 0 and 2) and no gains."""
 
@@ -61,6 +64,28 @@ class Architecture(_Part):
         if len(self.heads) != self.layers:
             raise ValueError(f"heads of {len(self.heads)} layers, {self.layers} expected")
         return self
+
+    def require(self, given: Architecture, calibrated: str, model: str) -> None:
+        """Refuse a model of another architecture, with the reason.
+
+        Args:
+            given: The architecture of the model to sharpen.
+            calibrated: The name of the model that was calibrated, for the message.
+            model: The name of the model to sharpen, for the message.
+
+        Raises:
+            UserError: The model has another type, or another number of layers or heads.
+        """
+        for what, wanted, found in (
+            ("model type", self.model_type, given.model_type),
+            ("attention layers", self.layers, given.layers),
+            ("heads", self.heads, given.heads),
+        ):
+            if wanted != found:
+                raise UserError(
+                    f"this calibration is for {calibrated}, {what} {_short(wanted)}, and {model} "
+                    f"has {_short(found)}: calibrate this model itself"
+                )
 
 
 class Law(_Part):
@@ -272,3 +297,10 @@ def is_calibration(path: str | Path) -> bool:
         return bool(parse_json(Path(path), "")[1]["format"] == FORMAT)
     except (OSError, ValueError, TypeError, KeyError):
         return False
+
+
+def _short(value: Any) -> str:
+    """Write a tuple of equal numbers as one of them."""
+    if isinstance(value, tuple):
+        return f"{value[0]} a layer" if len(set(value)) == 1 else str(list(value))
+    return repr(value)

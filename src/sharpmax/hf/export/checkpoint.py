@@ -25,9 +25,9 @@ from sharpmax.hf.patch.parallel import require_whole_weights
 from sharpmax.hf.patch.parity import require_support
 from sharpmax.hf.patch.wrappers import unwrap_model
 from sharpmax.hf.quiet import quiet_transformers
-from sharpmax.hf.sharpen import EXPORT_MARK
 from sharpmax.hf.tune.calibration import Calibration
 from sharpmax.policies import Policy
+from sharpmax.results.calibration import EXPORT_MARK
 
 if TYPE_CHECKING:
     from sharpmax.hf.export.factors import Factors

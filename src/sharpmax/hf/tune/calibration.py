@@ -19,15 +19,13 @@ from sharpmax._errors import UserError
 from sharpmax.hf.model_info import weights_fingerprint
 from sharpmax.hf.patch.layers import attention_layers, count_heads
 from sharpmax.results.calibration import Architecture, Law
+from sharpmax.torch.length_law import inverse_temperature, log_excess
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
 
 DEFAULT_LAW = Law()
-
-UNIFORM = 1e-16
-"""Stands for a lower bound of 0, which is no inverse temperature: all weights are equal."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +57,9 @@ class ByRate:
     def __call__(self, entropy: Any, count: Any, /) -> Float[Tensor, "batch kv_heads group query"]:
         _, kv_heads, group, _ = entropy.shape
         rates = torch.as_tensor(self.rates, dtype=entropy.dtype, device=entropy.device)
-        excess = torch.log(count.to(entropy.dtype).clamp(min=1) / self.from_tokens).clamp(min=0)
-        factor = 1 + rates.view(kv_heads, group, 1) * excess
-        return factor.clamp(max(self.law.low, UNIFORM), self.law.high)
+        excess = log_excess(count.to(entropy.dtype), self.from_tokens)
+        by_head = rates.view(kv_heads, group, 1)
+        return inverse_temperature(by_head, excess, self.law.low, self.law.high)
 
 
 class Calibration(results.Calibration):
@@ -87,17 +85,7 @@ class Calibration(results.Calibration):
         Raises:
             UserError: The model has another type, or another number of layers or heads.
         """
-        given, expected = architecture_of(model), self.architecture
-        for what, wanted, found in (
-            ("model type", expected.model_type, given.model_type),
-            ("attention layers", expected.layers, given.layers),
-            ("heads", expected.heads, given.heads),
-        ):
-            if wanted != found:
-                raise UserError(
-                    f"this calibration is for {self.model}, {what} {_short(wanted)}, and "
-                    f"{type(model).__name__} has {_short(found)}: calibrate this model itself"
-                )
+        self.architecture.require(architecture_of(model), self.model, type(model).__name__)
 
 
 TUNED = "tuned"
@@ -156,10 +144,3 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
     layers = attention_layers(model)
     heads = tuple(count_heads(layer) for layer in layers)
     return Architecture(model_type=model.config.model_type, layers=len(layers), heads=heads)
-
-
-def _short(value: Any) -> str:
-    """Write a tuple of equal numbers as one of them."""
-    if isinstance(value, tuple):
-        return f"{value[0]} a layer" if len(set(value)) == 1 else str(list(value))
-    return repr(value)
