@@ -28,24 +28,13 @@ def install(path: str) -> None:
         UserError: The file or the version of vLLM cannot be used.
     """
     calibration = load_calibration(path)
-    from vllm.logger import init_logger
     from vllm.version import __version__
 
     require_version(__version__)
     from sharpmax.vllm import backends
 
     backends.install(calibration)
-    _check_each_config(calibration)
-    layers = {head.layer for head in calibration.heads if head.rate}
-    init_logger("vllm.sharpmax").info(
-        "sharpmax applies %s, a calibration of %s: %d heads in %d layers change in inputs of more "
-        "than %d tokens",
-        path,
-        calibration.model,
-        sum(bool(head.rate) for head in calibration.heads),
-        len(layers),
-        calibration.from_tokens,
-    )
+    _check_each_config(calibration, path)
 
 
 def load_calibration(path: str) -> Calibration:
@@ -120,17 +109,19 @@ def require_config(calibration: Calibration, config: Any) -> None:
             )
 
 
-def _check_each_config(calibration: Calibration) -> None:
+def _check_each_config(calibration: Calibration, path: str) -> None:
     """Check each engine's config where it is made: before any weights are loaded.
 
     The process that makes it is the one that the user started. Later, in an engine's own process,
     the reason would be a line among hundreds.
     """
     from vllm.engine.arg_utils import EngineArgs
+    from vllm.logger import init_logger
 
     make_config = EngineArgs.create_engine_config
     if getattr(make_config, CHECKED, False):
         return
+    changed = [head for head in calibration.heads if head.rate]
 
     @functools.wraps(make_config)
     def make_and_check_config(*arguments: Any, **options: Any) -> Any:
@@ -139,6 +130,14 @@ def _check_each_config(calibration: Calibration) -> None:
             require_config(calibration, config)
         except UserError as error:
             stop(error)
+        # Not earlier: vLLM configures its log while it makes a config.
+        init_logger("vllm.sharpmax").info(
+            "sharpmax applies %s: %d heads in %d layers change in inputs of more than %d tokens",
+            path,
+            len(changed),
+            len({head.layer for head in changed}),
+            calibration.from_tokens,
+        )
         return config
 
     setattr(make_and_check_config, CHECKED, True)
