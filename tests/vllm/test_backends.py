@@ -222,3 +222,9 @@ def test_what_changes_no_product_is_supported():
 def test_attention_in_both_directions_is_refused(causal):
     with pytest.raises(UserError, match="both directions"):
         refuse_batch(batch(causal=causal))
+
+
+def test_each_batch_is_checked():
+    backends.install(CALIBRATION)
+    with pytest.raises(UserError, match="both directions"):
+        run(make_implementation(), metadata=batch(causal=False))

@@ -60,7 +60,7 @@ def require_version(version: str) -> None:
     Raises:
         UserError: It is not supported.
     """
-    minor = re.match(r"\d+\.\d+(?=\.|$)", version)
+    minor = re.match(r"\d+\.\d+", version)
     if minor is None or minor[0] not in SUPPORTED_VERSIONS:
         raise UserError(
             f"vLLM {version}: the plugin supports {' and '.join(SUPPORTED_VERSIONS)}; install one "
