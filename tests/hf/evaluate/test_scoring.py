@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,9 @@ import torch
 import sharpmax.hf as shf
 from hf.families import FAMILIES, assert_close
 from hf.small import llama, random_tokens, tokenizer
-from sharpmax import PAPER
+from sharpmax import PAPER, LogLength
 from sharpmax._errors import UserError
+from sharpmax.hf.evaluate import scoring
 from sharpmax.hf.evaluate.scoring import (
     answer_logits,
     read_context,
@@ -52,6 +55,20 @@ def test_two_passes_equal_one(name, sharpened):
         one = logits_in_one_pass(model, prompt)
     for found, expected in zip(two, one, strict=True):
         assert found.shape == expected.shape
+        assert_close(found, expected)
+
+
+@pytest.mark.parametrize("policy", [None, PAPER, LogLength(4)], ids=["plain", "paper", "log"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_context_in_chunks_equals_one_pass(name, policy, monkeypatch):
+    """Windows end inside a chunk, in the chunk before, and further back."""
+    monkeypatch.setattr(scoring, "CHUNK", 4)
+    model = FAMILIES[name].make("sdpa" if name == "Llama" else "eager")
+    prompt = make_prompt(random_tokens(40).remainder(50).tolist(), 22, (3, 2), (1, 1))
+    with torch.no_grad(), nullcontext() if policy is None else shf.sharpen(model, policy):
+        two = answer_logits(model, prompt, read_context(model, prompt))
+        one = logits_in_one_pass(model, prompt)
+    for found, expected in zip(two, one, strict=True):
         assert_close(found, expected)
 
 

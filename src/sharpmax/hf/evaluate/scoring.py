@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
 
 
+CHUNK = 4096
+"""Number of tokens of a context that the model reads at a time."""
+
+
 @dataclass(frozen=True)
 class Scores:
     """How well a model answered each question of a prompt.
@@ -78,12 +82,16 @@ def answer_log_probability(
 
 
 def read_context(model: PreTrainedModel, prompt: TaskPrompt) -> Any:
-    """Return the key-value cache of the context, repeated for each question; None if empty."""
+    """Return the key-value cache of the context, repeated for each question; None if empty.
+
+    A long context is read in chunks: beyond one chunk only the cache grows.
+    """
     if not prompt.context:
         return None
     cache: Any = DynamicCache(config=model.config)
     context = torch.tensor([prompt.context], device=model.device)
-    model(input_ids=context, past_key_values=cache, use_cache=True, **keep_logits(model, 1))
+    for chunk in context.split(CHUNK, dim=1):
+        model(input_ids=chunk, past_key_values=cache, use_cache=True, **keep_logits(model, 1))
     cache.batch_repeat_interleave(len(prompt.questions))
     return cache
 
