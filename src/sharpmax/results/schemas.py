@@ -496,6 +496,33 @@ class ScanBench(Schema):
     largest_difference: float
 
 
+class LongRow(Schema):
+    """Inputs of one length: time of a plain pass and a scan, memory of each job."""
+
+    tokens: int
+    plain_seconds: float
+    scan_seconds: float
+    ratio: float
+    ratio_range: tuple[float, float]
+    rounds: int
+    peak_gigabytes: dict[str, float]
+    cache_gigabytes: float
+
+
+class LongBench(Schema):
+    """`bench-long`: what long inputs cost."""
+
+    model: str
+    parameters: int
+    threads: int
+    chunk: int
+    checked_tokens: int
+    rows: list[LongRow]
+    idle_gigabytes: float
+    gigabytes_per_thousand_tokens: dict[str, float]
+    largest_difference: float
+
+
 class GenerateBench(Schema):
     """`bench-generate`: what a calibration costs while a model generates."""
 
@@ -624,6 +651,7 @@ class TuneComparison(ModelInfo):
 SCHEMAS: dict[str, type[Schema]] = {
     "bench-generate": GenerateBench,
     "bench-jax": AttentionBench,
+    "bench-long": LongBench,
     "bench-max-retrieval": HeadBench,
     "bench-scan": ScanBench,
     "bench-torch": AttentionBench,

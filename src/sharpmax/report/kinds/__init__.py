@@ -35,6 +35,7 @@ from sharpmax.results.schemas import DamagedError
 KINDS: dict[str, Callable[[Result], Content]] = {
     "bench-generate": bench.describe_generate,
     "bench-jax": bench.describe_attention,
+    "bench-long": bench.describe_long,
     "bench-max-retrieval": bench.describe_max_retrieval,
     "bench-scan": bench.describe_scan,
     "bench-torch": bench.describe_attention,
