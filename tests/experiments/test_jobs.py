@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -116,13 +117,18 @@ def test_an_interrupt_ends_all_processes(tmp_path):
 @pytest.mark.parametrize("times", [2, 5])
 def test_a_second_interrupt_ends_jobs_that_do_not_report(tmp_path, times):
     parent, worker = _start(tmp_path, "sleep_for_long")
-    for _ in range(times):
-        os.killpg(parent.pid, signal.SIGINT)
-        time.sleep(0.3)
-    assert parent.wait(timeout=60) != 0
-    assert wait_until(lambda: not _is_alive(worker), "the worker ends")
-    errors = (tmp_path / "errors").read_text()
-    assert errors.rstrip().endswith("KeyboardInterrupt")
+    try:
+        for _ in range(times):
+            os.killpg(parent.pid, signal.SIGINT)
+            time.sleep(0.3)
+        assert parent.wait(timeout=60) != 0
+        assert wait_until(lambda: not _is_alive(worker), "the worker ends")
+        errors = (tmp_path / "errors").read_text()
+        assert errors.rstrip().endswith("KeyboardInterrupt")
+    finally:
+        for process in (parent.pid, worker):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
 
 
 def test_afterwards_interrupts_are_what_they_were():

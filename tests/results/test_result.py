@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +86,29 @@ def test_replacing_leaves_no_old_arrays(tmp_path):
     assert Result.load(path).arrays["x"].size == 4
     example().save(path, overwrite=True)
     assert [file.name for file in tmp_path.iterdir()] == ["example.json"]
+
+
+def test_arrays_that_a_killed_process_has_left_are_deleted(tmp_path):
+    others = ["a.0123456789ab.npz", "example.npz", "example.part.0123456789ab.npz"]
+    left = ["example.0123456789ab.npz", ".example.0123456789ab.npz.abcdefgh.part"]
+    for name in [*others, *left]:
+        (tmp_path / name).touch()
+    path = example().with_arrays(x=np.arange(3)).save(tmp_path / "example.json")
+    names = {file.name for file in tmp_path.iterdir()}
+    assert names == {*others, "example.json", Result.load(path).arrays_file}
+
+
+def save_often(path, seed):
+    for number in range(100):
+        example().with_arrays(x=np.array([seed, number % 3])).save(path, overwrite=True)
+
+
+def test_two_writers_do_not_take_each_other_s_arrays(tmp_path):
+    path = tmp_path / "example.json"
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(save_often, [path] * 3, [0, 0, 1]))
+    assert Result.load(path).arrays["x"].size == 2
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
@@ -20,7 +21,7 @@ from pydantic import (
 )
 
 from sharpmax._errors import UserError
-from sharpmax._files import refuse_overwriting, write_atomically
+from sharpmax._files import one_writer, refuse_overwriting, remove_leftovers, write_atomically
 from sharpmax.results._reading import (
     MAX_ARRAY_BYTES,
     MAX_JSON_BYTES,
@@ -130,7 +131,6 @@ class Result(BaseModel):
         """
         path = Path(path)
         refuse_overwriting([path], overwrite)
-        previous = _arrays_of(path)
         stored, content = self, b""
         if self._arrays:
             content = _pack(self._arrays)
@@ -144,11 +144,16 @@ class Result(BaseModel):
                 f"the result has {len(text) / 1e6:,.0f} MB without its arrays, at most "
                 f"{MAX_JSON_BYTES / 1e6:,.0f} MB can be read again: put large lists into arrays"
             )
-        if stored.arrays_file is not None and content:
-            write_atomically(path.with_name(stored.arrays_file), content)
-        write_atomically(path, text)
-        if previous is not None and previous.name != stored.arrays_file:
-            previous.unlink(missing_ok=True)
+        arrays_name = rf"{re.escape(path.stem)}\.[0-9a-f]{{12}}\.npz"
+        with one_writer(path.parent):
+            # Of other arrays, too: those of a killed process may not be written again.
+            remove_leftovers(path.parent, arrays_name)
+            if stored.arrays_file is not None and content:
+                write_atomically(path.with_name(stored.arrays_file), content)
+            write_atomically(path, text)
+            for file in path.parent.iterdir():
+                if re.fullmatch(arrays_name, file.name) and file.name != stored.arrays_file:
+                    file.unlink(missing_ok=True)
         return path
 
     @classmethod
@@ -237,13 +242,3 @@ def _load_arrays(path: Path, name: str, expected: str | None) -> dict[str, np.nd
     if hashlib.sha256(content).hexdigest() != expected:
         raise UserError(f"{file} is damaged: its hash is not the one that {path.name} records")
     return unpack_arrays(content, file)
-
-
-def _arrays_of(path: Path) -> Path | None:
-    """Return the array file of the result that is being replaced, if it is one of ours."""
-    try:
-        name = parse_json(path, "")[1].get("arrays_file")
-    except (OSError, ValueError, AttributeError):
-        return None
-    ours = isinstance(name, str) and name.startswith(f"{path.stem}.") and name.endswith(".npz")
-    return path.with_name(name) if ours and Path(name).name == name else None

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from sharpmax._files import refuse_overwriting
 from sharpmax.cli.options import (
     AllowPickle,
     Device,
@@ -20,7 +19,7 @@ from sharpmax.cli.options import (
     load_model,
     parse_length_option,
 )
-from sharpmax.cli.output import print_written
+from sharpmax.cli.output import claim_files, print_written
 from sharpmax.cli.progress import progress_bar
 
 
@@ -77,38 +76,39 @@ def calibrate(
     command again.
     """
     path = out / f"calibration-{choose}.json"
-    refuse_overwriting([path], overwrite)
-    # Imported late so that `sharpmax --help` does not wait for a framework.
-    from sharpmax import report
-    from sharpmax.hf import calibrate, forget
+    with claim_files([path], overwrite) as claim:
+        # Imported late so that `sharpmax --help` does not wait for a framework.
+        from sharpmax import report
+        from sharpmax.hf import calibrate, forget
 
-    lengths = {
-        "short": parse_length_option("--short", short),
-        "long": parse_length_option("--long", long),
-    }
-    loaded = load_model(
-        model,
-        device=device,
-        dtype=dtype,
-        allow_pickle=allow_pickle,
-        trust_remote_code=trust_remote_code,
-    )
-    checkpoint = path.with_suffix(".part.json")
-    with progress_bar("calibrating") as progress:
-        calibration = calibrate(
-            loaded.model,
-            loaded.tokenizer,
-            task,
-            choose=choose,
-            prompts=prompts,
-            questions=questions,
-            seed=seed,
-            name=loaded.name,
-            resume=checkpoint,
-            progress=progress,
-            **lengths,
+        lengths = {
+            "short": parse_length_option("--short", short),
+            "long": parse_length_option("--long", long),
+        }
+        loaded = load_model(
+            model,
+            device=device,
+            dtype=dtype,
+            allow_pickle=allow_pickle,
+            trust_remote_code=trust_remote_code,
         )
-    written = calibration.save(path, overwrite=overwrite)
-    forget(checkpoint)
-    report.show(calibration)
-    print_written([written])
+        checkpoint = path.with_suffix(".part.json")
+        with progress_bar("calibrating") as progress:
+            calibration = calibrate(
+                loaded.model,
+                loaded.tokenizer,
+                task,
+                choose=choose,
+                prompts=prompts,
+                questions=questions,
+                seed=seed,
+                name=loaded.name,
+                resume=checkpoint,
+                progress=progress,
+                **lengths,
+            )
+        with claim.writing():
+            written = calibration.save(path, overwrite=claim.overwrite)
+            forget(checkpoint)
+        report.show(calibration)
+        print_written([written])

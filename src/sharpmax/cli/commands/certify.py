@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sharpmax._errors import UserError
-from sharpmax._files import refuse_overwriting
 from sharpmax.cli.options import AllowPickle, Model, Out, Overwrite, TrustRemoteCode, load_model
-from sharpmax.cli.output import print_written, result_files, save_result
+from sharpmax.cli.output import claim_files, print_written, result_files, save_result
 from sharpmax.cli.progress import print_status
 from sharpmax.results import Result
 
@@ -38,23 +37,24 @@ def certify(
     weight can reach 10 % or more, and writes certify.json and a picture.
     """
     stem = out / "certify"
-    refuse_overwriting(result_files(stem), overwrite)
-    # Imported late so that `sharpmax --help` does not wait for a framework.
-    from sharpmax import hf, report
-    from sharpmax.hf.model_info import is_encoder_decoder
+    with claim_files(result_files(stem), overwrite) as claim:
+        # Imported late so that `sharpmax --help` does not wait for a framework.
+        from sharpmax import hf, report
+        from sharpmax.hf.model_info import is_encoder_decoder
 
-    measured = None if scan is None else _load_scan(scan)
-    loaded = load_model(
-        model, device="cpu", allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
-    )
-    certified = loaded.model
-    if is_encoder_decoder(certified):
-        print_status(f"{loaded.name} is an encoder-decoder: certifying its encoder")
-        certified = certified.get_encoder()
-    result = hf.certify(certified, scan=measured, name=loaded.name, notes=loaded.notes)
-    written = save_result(result, stem, overwrite)
-    report.show(result)
-    print_written(written)
+        measured = None if scan is None else _load_scan(scan)
+        loaded = load_model(
+            model, device="cpu", allow_pickle=allow_pickle, trust_remote_code=trust_remote_code
+        )
+        certified = loaded.model
+        if is_encoder_decoder(certified):
+            print_status(f"{loaded.name} is an encoder-decoder: certifying its encoder")
+            certified = certified.get_encoder()
+        result = hf.certify(certified, scan=measured, name=loaded.name, notes=loaded.notes)
+        with claim.writing():
+            written = save_result(result, stem, claim.overwrite)
+        report.show(result)
+        print_written(written)
 
 
 def _load_scan(path: Path) -> Scan:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import typer
 
-from sharpmax._files import refuse_overwriting
 from sharpmax.cli.commands import scan
 from sharpmax.cli.options import Out, Overwrite, load_model
-from sharpmax.cli.output import print_written, result_files, save_result
+from sharpmax.cli.output import claim_files, print_written, result_files, save_result
 from sharpmax.cli.progress import print_status, progress_bar
 
 LENGTHS = (16, 32, 64)
@@ -25,33 +24,36 @@ def demo(out: Out = Path("demo"), overwrite: Overwrite = False) -> None:
     """
     page = out / "demo.html"
     evaluation_files = result_files(out / "evaluate_lookup")
-    refuse_overwriting([*scan.scan_files(out), *evaluation_files, page], overwrite)
-    # Imported late so that `sharpmax --help` does not wait for a framework.
-    from sharpmax import hf, report
+    with claim_files([*scan.scan_files(out), *evaluation_files, page], overwrite) as claim:
+        # Imported late so that `sharpmax --help` does not wait for a framework.
+        from sharpmax import hf, report
 
-    loaded = load_model("smollm2")
-    scanned = scan.run_scan(loaded, out, "max")
-    written = scan.save_scan(scanned, out, overwrite)
-    print_status(f"asking {PROMPTS * QUESTIONS} questions at each of {len(LENGTHS)} lengths, twice")
-    checkpoint = out / "evaluate_lookup.part.json"
-    with progress_bar("evaluating") as progress:
-        evaluation = hf.evaluate(
-            loaded.model,
-            loaded.tokenizer,
-            "lookup",
-            {"tuned": "smollm2"},
-            lengths=LENGTHS,
-            prompts=PROMPTS,
-            questions=QUESTIONS,
-            name=loaded.name,
-            notes=loaded.notes,
-            resume=checkpoint,
-            progress=progress,
-        )
-    written += save_result(evaluation, out / "evaluate_lookup", overwrite)
-    hf.forget(checkpoint)
-    written.append(report.write([evaluation, scanned], page, overwrite=overwrite))
-    report.show(scanned)
-    report.show(evaluation)
-    print_written(written)
-    typer.echo(f"Open {page} in a browser. Next, your own model: sharpmax tune MODEL")
+        loaded = load_model("smollm2")
+        scanned = scan.run_scan(loaded, out, "max")
+        with claim.writing():
+            written = scan.save_scan(scanned, out, claim.overwrite)
+            print_status(
+                f"asking {PROMPTS * QUESTIONS} questions at each of {len(LENGTHS)} lengths, twice"
+            )
+            checkpoint = out / "evaluate_lookup.part.json"
+            with progress_bar("evaluating") as progress:
+                evaluation = hf.evaluate(
+                    loaded.model,
+                    loaded.tokenizer,
+                    "lookup",
+                    {"tuned": "smollm2"},
+                    lengths=LENGTHS,
+                    prompts=PROMPTS,
+                    questions=QUESTIONS,
+                    name=loaded.name,
+                    notes=loaded.notes,
+                    resume=checkpoint,
+                    progress=progress,
+                )
+            written += save_result(evaluation, out / "evaluate_lookup", claim.overwrite)
+            hf.forget(checkpoint)
+            written.append(report.write([evaluation, scanned], page, overwrite=claim.overwrite))
+        report.show(scanned)
+        report.show(evaluation)
+        print_written(written)
+        typer.echo(f"Open {page} in a browser. Next, your own model: sharpmax tune MODEL")

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from sharpmax._files import refuse_overwriting
 from sharpmax.cli.options import (
     CONDITION_HELP,
     AllowPickle,
@@ -22,7 +21,7 @@ from sharpmax.cli.options import (
     parse_condition,
     parse_length_option,
 )
-from sharpmax.cli.output import print_written, result_files, save_result
+from sharpmax.cli.output import claim_files, print_written, result_files, save_result
 from sharpmax.cli.progress import progress_bar
 
 
@@ -78,33 +77,34 @@ def diagnose(
 
     resolve_task(task)
     stem = out / "diagnose"
-    refuse_overwriting(result_files(stem), overwrite)
-    selected_lengths = parse_length_option("--lengths", lengths)
-    condition = None if policy is None else parse_condition(policy)[1]
-    loaded = load_model(
-        model,
-        device=device,
-        dtype=dtype,
-        allow_pickle=allow_pickle,
-        trust_remote_code=trust_remote_code,
-    )
-    checkpoint = stem.with_suffix(".part.json")
-    with progress_bar("diagnosing") as progress:
-        result = diagnose(
-            loaded.model,
-            loaded.tokenizer,
-            task,
-            lengths=selected_lengths,
-            prompts=prompts,
-            questions=questions,
-            policy=condition,
-            seed=seed,
-            name=loaded.name,
-            notes=loaded.notes,
-            resume=checkpoint,
-            progress=progress,
+    with claim_files(result_files(stem), overwrite) as claim:
+        selected_lengths = parse_length_option("--lengths", lengths)
+        condition = None if policy is None else parse_condition(policy)[1]
+        loaded = load_model(
+            model,
+            device=device,
+            dtype=dtype,
+            allow_pickle=allow_pickle,
+            trust_remote_code=trust_remote_code,
         )
-    written = save_result(result, stem, overwrite)
-    forget(checkpoint)
-    report.show(result)
-    print_written(written)
+        checkpoint = stem.with_suffix(".part.json")
+        with progress_bar("diagnosing") as progress:
+            result = diagnose(
+                loaded.model,
+                loaded.tokenizer,
+                task,
+                lengths=selected_lengths,
+                prompts=prompts,
+                questions=questions,
+                policy=condition,
+                seed=seed,
+                name=loaded.name,
+                notes=loaded.notes,
+                resume=checkpoint,
+                progress=progress,
+            )
+        with claim.writing():
+            written = save_result(result, stem, claim.overwrite)
+            forget(checkpoint)
+        report.show(result)
+        print_written(written)

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from sharpmax._errors import UserError
-from sharpmax._files import refuse_overwriting
 from sharpmax.cli.options import (
     CONDITION_HELP,
     AllowPickle,
@@ -23,7 +22,7 @@ from sharpmax.cli.options import (
     parse_condition,
     parse_length_option,
 )
-from sharpmax.cli.output import print_written, result_files, save_result
+from sharpmax.cli.output import claim_files, print_written, result_files, save_result
 from sharpmax.cli.processes import is_first_process, join_processes
 from sharpmax.cli.progress import progress_bar
 
@@ -89,39 +88,40 @@ def evaluate(
 
     resolve_task(task)
     stem = out / f"evaluate_{task}"
-    refuse_overwriting(result_files(stem), overwrite)
-    selected_lengths = parse_length_option("--lengths", lengths)
-    conditions = dict(parse_condition(text) for text in policy or ["paper"])
-    if policy is not None and len(conditions) < len(policy):
-        raise UserError(f"--policy: two of {', '.join(policy)} have the same name")
-    joined = join_processes(processes)
-    loaded = load_model(
-        model,
-        device=device,
-        dtype=dtype,
-        allow_pickle=allow_pickle,
-        trust_remote_code=trust_remote_code,
-    )
-    checkpoint = stem.with_suffix(".part.json")
-    with progress_bar("evaluating") as progress:
-        result = evaluate(
-            loaded.model,
-            loaded.tokenizer,
-            task,
-            conditions,
-            lengths=selected_lengths,
-            prompts=prompts,
-            questions=questions,
-            seed=seed,
-            name=loaded.name,
-            notes=loaded.notes,
-            resume=checkpoint,
-            progress=progress,
-            processes=joined,
+    with claim_files(result_files(stem), overwrite) as claim:
+        selected_lengths = parse_length_option("--lengths", lengths)
+        conditions = dict(parse_condition(text) for text in policy or ["paper"])
+        if policy is not None and len(conditions) < len(policy):
+            raise UserError(f"--policy: two of {', '.join(policy)} have the same name")
+        joined = join_processes(processes)
+        loaded = load_model(
+            model,
+            device=device,
+            dtype=dtype,
+            allow_pickle=allow_pickle,
+            trust_remote_code=trust_remote_code,
         )
-    if not is_first_process():
-        return
-    written = save_result(result, stem, overwrite)
-    forget(checkpoint)
-    report.show(result)
-    print_written(written)
+        checkpoint = stem.with_suffix(".part.json")
+        with progress_bar("evaluating") as progress:
+            result = evaluate(
+                loaded.model,
+                loaded.tokenizer,
+                task,
+                conditions,
+                lengths=selected_lengths,
+                prompts=prompts,
+                questions=questions,
+                seed=seed,
+                name=loaded.name,
+                notes=loaded.notes,
+                resume=checkpoint,
+                progress=progress,
+                processes=joined,
+            )
+        if not is_first_process():
+            return
+        with claim.writing():
+            written = save_result(result, stem, claim.overwrite)
+            forget(checkpoint)
+        report.show(result)
+        print_written(written)

@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 
 from sharpmax._errors import UserError
-from sharpmax._files import refuse_overwriting
 from sharpmax.cli.commands.reproduce import CHECKPOINTS
 from sharpmax.cli.options import Out, Overwrite, Processes
-from sharpmax.cli.output import print_result, result_files, save_result
+from sharpmax.cli.output import claim_files, print_result, result_files, save_result
 from sharpmax.cli.progress import job_progress
 
 
@@ -81,25 +80,27 @@ def leaderboard(
             "runs one job per core: give only one of them"
         )
     stem = out / ("leaderboard-quick" if quick else "leaderboard")
-    refuse_overwriting(result_files(stem), overwrite)
-    # Imported late so that `sharpmax --help` does not wait for JAX.
-    from sharpmax.experiments.leaderboard import experiment
+    with claim_files(result_files(stem), overwrite) as claim:
+        # Imported late so that `sharpmax --help` does not wait for JAX.
+        from sharpmax.experiments.leaderboard import experiment
 
-    default = experiment.QUICK if quick else experiment.Config()
-    budget = replace(
-        default.budget,
-        steps=default.budget.steps if steps is None else steps,
-        seeds=default.budget.seeds if seeds is None else tuple(range(seeds)),
-    )
-    config = experiment.Config(
-        budget,
-        tracks=tuple(track or default.tracks),
-        tasks=tuple(task or default.tasks),
-        methods=tuple(method or default.methods),
-        rounds=default.rounds,
-    )
-    with job_progress() as progress:
-        result = experiment.run(
-            config, out / CHECKPOINTS, processes=processes, progress=progress, ray=ray
+        default = experiment.QUICK if quick else experiment.Config()
+        budget = replace(
+            default.budget,
+            steps=default.budget.steps if steps is None else steps,
+            seeds=default.budget.seeds if seeds is None else tuple(range(seeds)),
         )
-    print_result(result, save_result(result, stem, overwrite))
+        config = experiment.Config(
+            budget,
+            tracks=tuple(track or default.tracks),
+            tasks=tuple(task or default.tasks),
+            methods=tuple(method or default.methods),
+            rounds=default.rounds,
+        )
+        with job_progress() as progress:
+            result = experiment.run(
+                config, out / CHECKPOINTS, processes=processes, progress=progress, ray=ray
+            )
+        with claim.writing():
+            written = save_result(result, stem, claim.overwrite)
+        print_result(result, written)

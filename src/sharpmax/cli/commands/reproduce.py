@@ -10,9 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from sharpmax._errors import UserError
-from sharpmax._files import refuse_overwriting
 from sharpmax.cli.options import Out, Overwrite, Processes
-from sharpmax.cli.output import print_result, result_files, save_result
+from sharpmax.cli.output import claim_files, print_result, result_files, save_result
 from sharpmax.cli.progress import job_progress
 from sharpmax.results import Result
 
@@ -167,25 +166,25 @@ def run_experiment(
     _check_options(name, **given, only=only, threads=threads)
     stem = out / (f"{name}-quick" if quick else name)
     weights = [stem.with_suffix(".safetensors")] if name == "table1" else []
-    refuse_overwriting([*result_files(stem), *weights], overwrite)
-
-    experiment = import_module(f"sharpmax.experiments.{entry.module}")
-    settings = entry.config if model is None else {**entry.config, "model": model}
-    config = experiment.QUICK if quick else experiment.Config(**settings)
-    with job_progress(entry.jobs) as progress:
-        arguments: dict[str, Any] = {}
-        if "processes" in entry.options:
-            arguments |= {"processes": processes, "progress": progress}
-        if "only" in entry.options:
-            names = None if only is None else [part.strip() for part in only.split(",")]
-            arguments |= {"only": names, "threads": threads, "progress": progress}
-        if "training" in entry.options:
-            arguments["folder"] = out / CHECKPOINTS
-        result: Result = experiment.run(config, **arguments)
-    written = save_result(result, stem, overwrite)
-    for path in weights:
-        experiment.load_trained_heads(config, out / CHECKPOINTS).save(path)
-    return result, [*written, *weights]
+    with claim_files([*result_files(stem), *weights], overwrite) as claim:
+        experiment = import_module(f"sharpmax.experiments.{entry.module}")
+        settings = entry.config if model is None else {**entry.config, "model": model}
+        config = experiment.QUICK if quick else experiment.Config(**settings)
+        with job_progress(entry.jobs) as progress:
+            arguments: dict[str, Any] = {}
+            if "processes" in entry.options:
+                arguments |= {"processes": processes, "progress": progress}
+            if "only" in entry.options:
+                names = None if only is None else [part.strip() for part in only.split(",")]
+                arguments |= {"only": names, "threads": threads, "progress": progress}
+            if "training" in entry.options:
+                arguments["folder"] = out / CHECKPOINTS
+            result: Result = experiment.run(config, **arguments)
+        with claim.writing():
+            written = save_result(result, stem, claim.overwrite)
+            for path in weights:
+                experiment.load_trained_heads(config, out / CHECKPOINTS).save(path)
+        return result, [*written, *weights]
 
 
 def _check_options(name: str, **given: object) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sharpmax._files import refuse_overwriting
 from sharpmax.cli.options import (
     AllowPickle,
     Device,
@@ -20,7 +19,7 @@ from sharpmax.cli.options import (
     parse_length_option,
     parse_range_option,
 )
-from sharpmax.cli.output import print_written, result_files, save_result
+from sharpmax.cli.output import claim_files, print_written, result_files, save_result
 from sharpmax.cli.progress import print_status, progress_bar
 from sharpmax.policy_names import POLICY_HELP, parse_policy
 
@@ -86,27 +85,28 @@ def scan(
     tables and writes scan.json, a picture and an HTML report. Interrupted scans resume when you
     run the same command again.
     """
-    refuse_overwriting(scan_files(out), overwrite)
-    selection = {
-        "lengths": parse_length_option("--lengths", lengths),
-        "layers": parse_range_option("--layers", layers),
-        "heads": parse_range_option("--heads", heads),
-        "policy": None if policy is None else parse_policy(policy),
-    }
-    loaded = load_model(
-        model,
-        device=device,
-        dtype=dtype,
-        allow_pickle=allow_pickle,
-        trust_remote_code=trust_remote_code,
-    )
-    # Imported late so that `sharpmax --help` does not wait for it.
-    from sharpmax import report
+    with claim_files(scan_files(out), overwrite) as claim:
+        selection = {
+            "lengths": parse_length_option("--lengths", lengths),
+            "layers": parse_range_option("--layers", layers),
+            "heads": parse_range_option("--heads", heads),
+            "policy": None if policy is None else parse_policy(policy),
+        }
+        loaded = load_model(
+            model,
+            device=device,
+            dtype=dtype,
+            allow_pickle=allow_pickle,
+            trust_remote_code=trust_remote_code,
+        )
+        # Imported late so that `sharpmax --help` does not wait for it.
+        from sharpmax import report
 
-    result = run_scan(loaded, out, prompt, text=text, seed=seed, **selection)
-    written = save_scan(result, out, overwrite)
-    report.show(result)
-    print_written(written)
+        result = run_scan(loaded, out, prompt, text=text, seed=seed, **selection)
+        with claim.writing():
+            written = save_scan(result, out, claim.overwrite)
+        report.show(result)
+        print_written(written)
 
 
 def scan_files(out: Path) -> list[Path]:

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from sharpmax._files import refuse_overwriting
 from sharpmax._ranges import MAX_LENGTH
 from sharpmax.cli.options import (
     AllowPickle,
@@ -19,7 +18,7 @@ from sharpmax.cli.options import (
     TrustRemoteCode,
     load_model,
 )
-from sharpmax.cli.output import print_written
+from sharpmax.cli.output import claim_files, print_written
 from sharpmax.cli.progress import print_status, tuning_progress
 
 
@@ -109,49 +108,50 @@ def tune(
     command again.
     """
     path, page = out / "tuned.json", out / "tuned.html"
-    refuse_overwriting([path, page], overwrite)
-    # Imported late so that `sharpmax --help` does not wait for a framework.
-    from sharpmax import hf, report
-    from sharpmax.hf.evaluate.tasks import TUNING_TASKS, resolve_task
+    with claim_files([path, page], overwrite) as claim:
+        # Imported late so that `sharpmax --help` does not wait for a framework.
+        from sharpmax import hf, report
+        from sharpmax.hf.evaluate.tasks import TUNING_TASKS, resolve_task
 
-    for name in task or ():
-        resolve_task(name)
-    given = {
-        "guard_weight": guard_weight,
-        "max_text_cost": max_text_cost,
-        "from_tokens": from_tokens,
-        "steps": steps,
-        "learning_rate": learning_rate,
-    }
-    options = {option: value for option, value in given.items() if value is not None}
-    loaded = load_model(
-        model,
-        device=device,
-        dtype=dtype,
-        allow_pickle=allow_pickle,
-        trust_remote_code=trust_remote_code,
-    )
-    checkpoint = path.with_suffix(".part.json")
-    with tuning_progress() as progress:
-        calibration = hf.tune(
-            loaded.model,
-            loaded.tokenizer,
-            task or TUNING_TASKS,
-            guard=guard,
-            max_heads=max_heads,
-            check_prompts=check_prompts,
-            save_memory=save_memory,
-            seed=seed,
-            name=loaded.name,
-            resume=checkpoint,
-            progress=progress,
-            **options,  # type: ignore[arg-type]
+        for name in task or ():
+            resolve_task(name)
+        given = {
+            "guard_weight": guard_weight,
+            "max_text_cost": max_text_cost,
+            "from_tokens": from_tokens,
+            "steps": steps,
+            "learning_rate": learning_rate,
+        }
+        options = {option: value for option, value in given.items() if value is not None}
+        loaded = load_model(
+            model,
+            device=device,
+            dtype=dtype,
+            allow_pickle=allow_pickle,
+            trust_remote_code=trust_remote_code,
         )
-    written = [
-        calibration.save(path, overwrite=overwrite),
-        report.write([calibration], page, names=[path.name], overwrite=overwrite),
-    ]
-    hf.forget(checkpoint)
-    report.show(calibration)
-    print_written(written)
-    print_status(f"Next: sharpmax evaluate {model} --policy {path}")
+        checkpoint = path.with_suffix(".part.json")
+        with tuning_progress() as progress:
+            calibration = hf.tune(
+                loaded.model,
+                loaded.tokenizer,
+                task or TUNING_TASKS,
+                guard=guard,
+                max_heads=max_heads,
+                check_prompts=check_prompts,
+                save_memory=save_memory,
+                seed=seed,
+                name=loaded.name,
+                resume=checkpoint,
+                progress=progress,
+                **options,  # type: ignore[arg-type]
+            )
+        with claim.writing():
+            written = [
+                calibration.save(path, overwrite=claim.overwrite),
+                report.write([calibration], page, names=[path.name], overwrite=claim.overwrite),
+            ]
+            hf.forget(checkpoint)
+        report.show(calibration)
+        print_written(written)
+        print_status(f"Next: sharpmax evaluate {model} --policy {path}")

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from sharpmax._files import refuse_overwriting
 from sharpmax.cli.commands.clrs.options import Algorithm, Sizes, TestData
 from sharpmax.cli.options import Device, Overwrite, Threads, parse_range_option
-from sharpmax.cli.output import print_result, result_files, save_result
+from sharpmax.cli.output import claim_files, print_result, result_files, save_result
 from sharpmax.cli.progress import job_progress
 
 
@@ -65,26 +64,28 @@ def evaluate(
     the trained models: interrupted runs resume when you run the same command again.
     """
     stem = out / "figure8"
-    refuse_overwriting(result_files(stem), overwrite)
-    import torch
+    with claim_files(result_files(stem), overwrite) as claim:
+        import torch
 
-    from sharpmax.experiments.clrs_text import evaluate as evaluation
-    from sharpmax.experiments.clrs_text.conditions import CONDITIONS, UNCALIBRATED
+        from sharpmax.experiments.clrs_text import evaluate as evaluation
+        from sharpmax.experiments.clrs_text.conditions import CONDITIONS, UNCALIBRATED
 
-    if threads is not None:
-        torch.set_num_threads(threads)
-    config = evaluation.Config(
-        data,
-        str(trained),
-        calibration,
-        conditions=tuple(conditions or (CONDITIONS if calibration else UNCALIBRATED)),
-        algorithms=tuple(algorithm or ()),
-        sizes=tuple(parse_range_option("--sizes", sizes) or ()),
-        samples=samples,
-        batch=batch,
-        device=device,
-        dtype=dtype,
-    )
-    with job_progress("conditions") as progress:
-        result = evaluation.run(config, progress=progress)
-    print_result(result, save_result(result, stem, overwrite))
+        if threads is not None:
+            torch.set_num_threads(threads)
+        config = evaluation.Config(
+            data,
+            str(trained),
+            calibration,
+            conditions=tuple(conditions or (CONDITIONS if calibration else UNCALIBRATED)),
+            algorithms=tuple(algorithm or ()),
+            sizes=tuple(parse_range_option("--sizes", sizes) or ()),
+            samples=samples,
+            batch=batch,
+            device=device,
+            dtype=dtype,
+        )
+        with job_progress("conditions") as progress:
+            result = evaluation.run(config, progress=progress)
+        with claim.writing():
+            written = save_result(result, stem, claim.overwrite)
+        print_result(result, written)
