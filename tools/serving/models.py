@@ -15,6 +15,7 @@ from workers import FOLDER
 import sharpmax.hf as shf
 from sharpmax.hf.loading.catalogue import find_package, model_folder
 from sharpmax.hf.model_info import weights_fingerprint
+from sharpmax.hf.quiet import quiet_transformers
 from sharpmax.hf.tune.calibration import architecture_of
 from sharpmax.results.calibration import Head, Law
 
@@ -115,7 +116,8 @@ def tiny(architecture: str) -> tuple[Any, Path, Path]:
     }
     model = transformers.AutoModelForCausalLM.from_config(configs[architecture]()).eval()
     folder = MODELS / f"tiny-{architecture}"
-    model.save_pretrained(folder)
+    with quiet_transformers():
+        model.save_pretrained(folder)
     rates = np.random.default_rng(0).uniform(-0.4, 0.8, size=(4, 4)).tolist()
     calibration = shf.Calibration(
         model=f"tiny {architecture}",

@@ -11,13 +11,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import models
 import numpy as np
 import reference
-import torch
 import transformers
 from throughput import throughput
 from workers import Worker
@@ -52,27 +53,34 @@ def texts_of(prompts: list[list[int]], answers: list[Part]) -> list[list[int]]:
 
 
 def compare_vllm(
-    model: Any, prompts: list[list[int]], answers: list[Part], sharpened: Callable[[], Any]
+    model: Any,
+    prompts: list[list[int]],
+    answers: list[Part],
+    sharpened: Callable[[Any], AbstractContextManager[Any]],
 ) -> Part:
-    """Compare vLLM's log-probabilities with those of transformers inside `sharpened()`.
+    """Compare an engine's log-probabilities with those of transformers inside `sharpened(model)`.
 
-    `effect` says how far both are from the plain model, so that equality means something.
+    `rounding` is the error of transformers in float32. `effect` says how far the engine is from
+    the plain model, so that equality means something.
     """
-    differences, effects, tolerances = [], [], []
-    for text, prompt, row in zip(texts_of(prompts, answers), prompts, answers, strict=True):
+    exact = reference.in_float64(model)
+    differences, errors, effects = [], [], []
+    for text, row in zip(texts_of(prompts, answers), answers, strict=True):
         found = np.array([*row.get("prompt_logprobs", []), *row["logprobs"]])
         first = len(text) - len(found)
-        with sharpened():
+        with sharpened(model):
             expected = reference.of_tokens(model, text, first)
-            tolerances.append(reference.tolerance(model, text))
+        with sharpened(exact):
+            errors.append(expected - reference.of_tokens(exact, text, first))
         differences.append(found - expected)
         effects.append(found - reference.of_tokens(model, text, first))
-        assert len(found) >= len(text) - len(prompt)
+    rounding = reference.largest(errors)
     return {
         "tokens": [len(prompt) for prompt in prompts],
         "compared": sum(map(len, differences)),
         "largest_difference": reference.largest(differences),
-        "tolerance": min(tolerances),
+        "rounding": rounding,
+        "tolerance": reference.ERRORS * rounding,
         "effect": reference.largest(effects),
     }
 
@@ -95,9 +103,7 @@ def parity(loaded: Loaded) -> Part:
         reference.whole(prompt) for prompt in reference.lookup_prompts(loaded.tokenizer, NAMES)
     ]
 
-    def sharpened() -> Any:
-        return shf.sharpen(model, calibration)
-
+    sharpened = partial(shf.sharpen, policy=calibration)
     ways: dict[str, Part] = {}
     options = {"model": folder, "enforce_eager": True, "max_model_len": 1024}
     for name, more in (
@@ -113,11 +119,14 @@ def parity(loaded: Loaded) -> Part:
         require_equal(name, ways[name])
     ways["prefix caching"] = cached_prefixes(loaded, calibration, options, sharpened)
     require_equal("prefix caching", ways["prefix caching"])
-    return {"versions": versions, "ways": ways, "float64": float64_error(loaded, prompts)}
+    return {"versions": versions, "ways": ways}
 
 
 def cached_prefixes(
-    loaded: Loaded, calibration: Path, options: Part, sharpened: Callable[[], Any]
+    loaded: Loaded,
+    calibration: Path,
+    options: Part,
+    sharpened: Callable[[Any], AbstractContextManager[Any]],
 ) -> Part:
     """Ask a second question about texts whose keys vLLM has kept."""
     asked = reference.lookup_prompts(loaded.tokenizer, (64, 40), 2)
@@ -133,18 +142,6 @@ def cached_prefixes(
     cached = [row["cached"] for row in answers]
     require(min(cached) > 0, f"vLLM read no keys from its cache ({cached})")
     return compare_vllm(loaded.model, second, answers, sharpened) | {"cached": cached}
-
-
-def float64_error(loaded: Loaded, prompts: list[list[int]]) -> float:
-    """Return by how much `shf.sharpen` in float32 differs from itself in float64."""
-    exact = shf.load(str(models.plain_folder())).model.double()
-    differences = []
-    for prompt in prompts:
-        with shf.sharpen(loaded.model, models.shipped_calibration()):
-            found = reference.of_tokens(loaded.model, prompt)
-        with shf.sharpen(exact, models.shipped_calibration()):
-            differences.append(found - reference.of_tokens(exact, prompt))
-    return reference.largest(differences)
 
 
 def zero_rates(loaded: Loaded) -> Part:
@@ -185,12 +182,8 @@ def architectures(_: Loaded) -> Part:
         with Worker("vllm", label, calibration=calibration, apart=ranks > 1, **options) as worker:
             answers = worker.ask(prompts, NEW, "all")["answers"]
             versions = worker.versions
-        found[name] = compare_vllm(
-            model,
-            prompts,
-            answers,
-            lambda: shf.sharpen(model, calibration),  # noqa: B023
-        )
+        sharpened = partial(shf.sharpen, policy=calibration)
+        found[name] = compare_vllm(model, prompts, answers, sharpened)
         require_equal(name, found[name])
     return {"versions": versions, "models": found}
 
@@ -203,8 +196,9 @@ def export(loaded: Loaded) -> Part:
         reference.whole(prompt) for prompt in reference.lookup_prompts(loaded.tokenizer, NAMES)
     ]
 
-    def constants() -> Any:
-        return reference.constant_factors(model, models.shipped_calibration(), models.AT_LENGTH)
+    def constants(some_model: Any) -> AbstractContextManager[Any]:
+        calibration = models.shipped_calibration()
+        return reference.constant_factors(some_model, calibration, models.AT_LENGTH)
 
     written = shf.load(str(folder)).model
     own = [
@@ -224,7 +218,10 @@ def export(loaded: Loaded) -> Part:
 
 
 def compare_llamacpp(
-    model: Any, prompts: list[list[int]], answers: list[Part], context: Callable[[], Any]
+    model: Any,
+    prompts: list[list[int]],
+    answers: list[Part],
+    context: Callable[[], AbstractContextManager[Any]],
 ) -> list[np.ndarray]:
     """Return differences of the most probable tokens' log-probabilities, for each prompt."""
     differences = []
@@ -255,7 +252,7 @@ def gguf(loaded: Loaded) -> Part:
         reference.whole(prompt) for prompt in reference.lookup_prompts(loaded.tokenizer, NAMES)
     ]
 
-    def constants() -> Any:
+    def constants() -> AbstractContextManager[Any]:
         return reference.constant_factors(model, calibration, models.AT_LENGTH)
 
     found = {}
@@ -263,14 +260,14 @@ def gguf(loaded: Loaded) -> Part:
         target = models.exported(str(source), f"smollm2-{name}-at-512.gguf")
         differences = {}
         for what, file, context in (
-            ("plain", source, lambda: torch.no_grad()),
+            ("plain", source, nullcontext),
             ("exported", target, constants),
         ):
             with Worker("llamacpp", f"{name}-{what}", model=str(file)) as worker:
                 answers = worker.ask(prompts, NEW)["answers"]
                 versions = worker.versions
             differences[what] = compare_llamacpp(model, prompts, answers, context)
-        effect = compare_llamacpp(model, prompts, answers, lambda: torch.no_grad())
+        effect = compare_llamacpp(model, prompts, answers, nullcontext)
         found[name] = part = {
             "compared": sum(map(len, differences["plain"])),
             "plain_difference": reference.largest(differences["plain"]),
