@@ -3,9 +3,9 @@
     python benchmarks/long_inputs.py results/bench_long.json
 
 Time of a scan as a ratio to a plain forward pass, in turns; peak memory of fresh processes that
-only run a plain pass, a scan, or an evaluation of one question. The model is a Llama of random weights:
-time and memory do not depend on what they are. Prompts longer than a chunk are checked: read in
-chunks they must give the answers of one pass.
+only run a plain pass, a scan, or an evaluation of one question. The model is a Llama of random
+weights: time and memory do not depend on what they are. Prompts longer than a chunk are checked:
+read in chunks they must give the answers of one pass.
 """
 
 from __future__ import annotations

@@ -91,12 +91,13 @@ HF = {
     "diagnose": "(model, tokenizer, task='lookup', *, lengths=None, prompts=None, questions=None, "
     "policy=None, seed=0, name=None, notes=(), resume=None, progress=None)",
     "evaluate": "(model, tokenizer, task='lookup', policies=None, *, lengths=None, prompts=None, "
-    "questions=None, seed=0, name=None, notes=(), resume=None, progress=None)",
+    "questions=None, seed=0, name=None, notes=(), resume=None, progress=None, "
+    "processes=None)",
     "calibrate": "(model, tokenizer, task='lookup', *, choose='answers', short=None, long=None, "
     "prompts=16, questions=None, seed=1, name=None, resume=None, progress=None)",
     "Condition": "(policy, layers=None, heads=None)",
     "register": f"(policy={sx.PAPER!r})",
-    "load": "(name='smollm2', *, device='auto', dtype='auto', allow_pickle=False, "
+    "load": "(name='smollm2', *, device='auto', device_map=None, max_memory=None, dtype='auto', allow_pickle=False, "
     "trust_remote_code=False, report=None)",
     "AdaptiveTemperatureLogitsProcessor": f"(policy={sx.PAPER!r})",
 }

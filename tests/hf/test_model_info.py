@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from accelerate import cpu_offload
 from transformers import PreTrainedModel
 
 import sharpmax as sx
 import sharpmax.hf as shf
 from hf.families import DECODER, FAMILIES, assert_close, family_model
 from hf.small import llama
+from sharpmax.hf.devices import input_device
 from sharpmax.hf.model_info import (
     context_length,
     describe_length_temperature,
@@ -47,6 +49,46 @@ def test_a_fingerprint_tells_weights_apart():
     with torch.no_grad():
         model.model.layers[2].self_attn.k_proj.weight[0, 0] += 1
     assert weights_fingerprint(model) != fingerprint
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_fingerprint_and_a_count_reach_offloaded_and_tied_weights(name):
+    model = family_model(name)
+    fingerprint, parameters = (
+        weights_fingerprint(model),
+        describe_model(model, None, [])["parameters"],
+    )
+    model = cpu_offload(model)
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
+    assert weights_fingerprint(model) == fingerprint
+    description = describe_model(model, None, [])
+    assert (description["parameters"], description["device"]) == (parameters, "cpu")
+    assert "weights were offloaded" in description["notes"][-1]
+
+
+EMBEDDING_STAYS = {"model.embed_tokens": "cpu", "model.layers": "disk", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}  # fmt: skip
+
+
+@pytest.mark.parametrize("places", [{"": "disk"}, EMBEDDING_STAYS])
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_fingerprint_reaches_the_disk(tmp_path, places, tied):
+    model = llama(tie_word_embeddings=tied)
+    model.save_pretrained(tmp_path)
+    offloaded = type(model).from_pretrained(
+        tmp_path, device_map=places, offload_folder=str(tmp_path / "offloaded")
+    )
+    assert any(parameter.is_meta for parameter in offloaded.parameters())
+    assert weights_fingerprint(offloaded) == weights_fingerprint(model)
+    count = describe_model(offloaded, None, [])["parameters"]
+    assert count == describe_model(model, None, [])["parameters"]
+
+
+def test_weights_without_values_are_refused():
+    with torch.device("meta"):
+        model = llama()
+    for job in (weights_fingerprint, input_device, lambda model: describe_model(model, None, [])):
+        with pytest.raises(sx.UserError, match=r"device meta\): load"):
+            job(model)
 
 
 @pytest.mark.parametrize(("name", "expected"), [("Llama", 64), ("GPT-2", 64), ("T5", None)])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from sharpmax._errors import UserError
 from sharpmax._ranges import parse_lengths, parse_ranges
 from sharpmax.cli.progress import print_status
 from sharpmax.policy_names import POLICY_HELP, parse_policy
@@ -33,6 +34,22 @@ Task: TypeAlias = Annotated[
 ]
 Device: TypeAlias = Annotated[
     str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.", metavar="NAME")
+]
+DeviceMap: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="Spread a model that fits no single device over all GPUs, then CPU memory, then disk: "
+        "auto, balanced, balanced_low_0 or sequential. Instead of --device.",
+        metavar="NAME",
+    ),
+]
+MaxMemory: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="With --device-map: how much each place may hold, by the number of the GPU, or cpu. "
+        "Places that are not named get nothing. Example: 0=10GiB,cpu=20GiB.",
+        metavar="PLACE=SIZE,...",
+    ),
 ]
 Dtype: TypeAlias = Annotated[
     str,
@@ -102,10 +119,30 @@ def parse_condition(text: str) -> tuple[str, Condition]:
     return text, Condition(parse_policy(policy), parse_ranges("--policy", layers) if at else None)
 
 
+def parse_max_memory(text: str | None) -> dict[int | str, int | str] | None:
+    """Parse the value of `--max-memory`, such as `0=10GiB,cpu=20GiB`; None if it was not given."""
+    if text is None:
+        return None
+    sizes: dict[int | str, int | str] = {}
+    for part in text.split(","):
+        place, equals, size = (piece.strip() for piece in part.partition("="))
+        if not (place and equals and size):
+            raise UserError(
+                f"--max-memory {text}: {part!r} is not PLACE=SIZE; expected something like "
+                "0=10GiB,cpu=20GiB"
+            )
+        if place in map(str, sizes):
+            raise UserError(f"--max-memory {text}: {place} is given twice")
+        sizes[int(place) if place.isascii() and place.isdigit() else place] = size
+    return sizes
+
+
 def load_model(
     name: str,
     *,
     device: str = "auto",
+    device_map: str | None = None,
+    max_memory: str | None = None,
     dtype: str = "auto",
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
@@ -117,6 +154,8 @@ def load_model(
     return load(
         name,
         device=device,
+        device_map=device_map,
+        max_memory=parse_max_memory(max_memory),
         dtype=dtype,
         allow_pickle=allow_pickle,
         trust_remote_code=trust_remote_code,

@@ -8,8 +8,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import PreTrainedModel
+
+from sharpmax.hf.devices import (
+    describe_placement,
+    input_device,
+    read_weight,
+    unique_parameters,
+)
+from sharpmax.hf.quantised import describe_quantisation, quantised_tensors
 
 
 def describe_model(
@@ -25,25 +35,47 @@ def describe_model(
     temperature = describe_length_temperature(model)
     if temperature is not None:
         notes = [*notes, f"the model has a length temperature of its own: {temperature}"]
+    placement, quantisation = describe_placement(model), describe_quantisation(model)
+    if placement is not None:
+        notes = [*notes, placement]
+    if quantisation is not None:
+        notes = [*notes, f"the weights are quantised: {quantisation}"]
     return {
         "model": name or model.config._name_or_path or type(model).__name__,
         "architecture": type(model).__name__,
         "model_type": model.config.model_type,
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "parameters": sum(parameter.numel() for _, parameter in unique_parameters(model)),
         "dtype": str(model.dtype).removeprefix("torch."),
-        "device": model.device.type,
+        "device": input_device(model).type,
         "notes": list(notes),
     }
 
 
 def weights_fingerprint(model: PreTrainedModel) -> str:
-    """Return a hash of the beginning of every tensor: enough to tell models apart, and fast."""
+    """Return a hash of the beginning of every tensor: enough to tell models apart, and fast.
+
+    It does not depend on where the weights are: on one device, on several, split among processes,
+    or offloaded.
+    """
     digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
-        start = whole.detach().flatten()[:256].to("cpu", torch.float64).numpy()
-        digest.update(name.encode() + start.tobytes())
+    for name, parameter in unique_parameters(model):
+        _hash_tensor(digest, name, read_weight(model, name, parameter))
+    for name, tensor in quantised_tensors(model):
+        if not isinstance(tensor, nn.Parameter):  # GPTQ and others keep weights in buffers
+            _hash_tensor(digest, name, read_weight(model, name, tensor))
     return digest.hexdigest()
+
+
+def _hash_tensor(digest: Any, name: str, tensor: Tensor) -> None:
+    if isinstance(tensor, DTensor):
+        tensor = tensor.full_tensor()
+    if is_traceable_wrapper_subclass(tensor):  # such as torchao's: integers and their scales
+        parts, _ = tensor.__tensor_flatten__()
+        for part in parts:
+            _hash_tensor(digest, f"{name}.{part}", getattr(tensor, part))
+        return
+    start = tensor.detach().flatten()[:256].to("cpu", torch.float64).numpy()
+    digest.update(name.encode() + start.tobytes())
 
 
 def context_length(model: PreTrainedModel) -> int | None:

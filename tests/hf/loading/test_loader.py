@@ -469,6 +469,16 @@ class TestGguf:
         torch.testing.assert_close(loaded.model(TOKENS).logits, small_llama().eval()(TOKENS).logits)
         assert capfd.readouterr() == ("", "")
 
+    def test_it_is_offloaded(self, tmp_path: Path):
+        save_gguf(tmp_path / "small.gguf")
+        loaded = load(str(tmp_path), device_map="auto", max_memory={"cpu": "8KB"})
+        assert loaded.gguf == tmp_path / "small.gguf"
+        assert any(parameter.is_meta for parameter in loaded.model.parameters())
+        with torch.no_grad():
+            torch.testing.assert_close(
+                loaded.model(TOKENS).logits, small_llama().eval()(TOKENS).logits
+            )
+
     @pytest.mark.parametrize("keep", [4, 40, 1000, -40])
     def test_a_truncated_one(self, tmp_path: Path, keep: int):
         file = tmp_path / "small.gguf"

@@ -10,7 +10,9 @@ import typer
 from sharpmax.cli.options import (
     AllowPickle,
     Device,
+    DeviceMap,
     Dtype,
+    MaxMemory,
     Model,
     Out,
     Overwrite,
@@ -63,6 +65,8 @@ def calibrate(
         ),
     ] = 1,
     device: Device = "auto",
+    device_map: DeviceMap = None,
+    max_memory: MaxMemory = None,
     dtype: Dtype = "auto",
     out: Out = Path("calibrate"),
     overwrite: Overwrite = False,
@@ -88,6 +92,8 @@ def calibrate(
         loaded = load_model(
             model,
             device=device,
+            device_map=device_map,
+            max_memory=max_memory,
             dtype=dtype,
             allow_pickle=allow_pickle,
             trust_remote_code=trust_remote_code,

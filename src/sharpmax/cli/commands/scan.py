@@ -10,7 +10,9 @@ import typer
 from sharpmax.cli.options import (
     AllowPickle,
     Device,
+    DeviceMap,
     Dtype,
+    MaxMemory,
     Model,
     Out,
     Overwrite,
@@ -73,6 +75,8 @@ def scan(
         int, typer.Option(help="Seed for the random numbers in the prompt.", metavar="N", min=0)
     ] = 0,
     device: Device = "auto",
+    device_map: DeviceMap = None,
+    max_memory: MaxMemory = None,
     dtype: Dtype = "auto",
     out: Out = Path("scan"),
     overwrite: Overwrite = False,
@@ -95,6 +99,8 @@ def scan(
         loaded = load_model(
             model,
             device=device,
+            device_map=device_map,
+            max_memory=max_memory,
             dtype=dtype,
             allow_pickle=allow_pickle,
             trust_remote_code=trust_remote_code,

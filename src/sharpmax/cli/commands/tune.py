@@ -11,7 +11,9 @@ from sharpmax._ranges import MAX_LENGTH
 from sharpmax.cli.options import (
     AllowPickle,
     Device,
+    DeviceMap,
     Dtype,
+    MaxMemory,
     Model,
     Out,
     Overwrite,
@@ -94,6 +96,8 @@ def tune(
         int, typer.Option(help="Seed for the prompts. Evaluate with another.", metavar="N", min=0)
     ] = 1,
     device: Device = "auto",
+    device_map: DeviceMap = None,
+    max_memory: MaxMemory = None,
     dtype: Dtype = "auto",
     out: Out = Path("tune"),
     overwrite: Overwrite = False,
@@ -126,6 +130,8 @@ def tune(
         loaded = load_model(
             model,
             device=device,
+            device_map=device_map,
+            max_memory=max_memory,
             dtype=dtype,
             allow_pickle=allow_pickle,
             trust_remote_code=trust_remote_code,

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from sharpmax import theory
 from sharpmax._errors import UserError
 from sharpmax.hf.certify.bounds import bound_spreads
+from sharpmax.hf.devices import unique_parameters
 from sharpmax.hf.model_info import (
     context_length,
     describe_growing_temperature,
@@ -202,7 +203,7 @@ def _measured_spread(
     config = scan.config
     if config["policy"] is not None:
         raise UserError(f"the scan is of a sharpened model ({config['policy']}): scan it plain")
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+    parameters = sum(parameter.numel() for _, parameter in unique_parameters(model))
     if (model.config.model_type, parameters) != (config["model_type"], config["parameters"]):
         raise UserError(
             f"the scan is of {config['model']}, {config['model_type']} with "

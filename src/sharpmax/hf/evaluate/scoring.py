@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from sharpmax._errors import UserError
+from sharpmax.hf.devices import input_device
 from sharpmax.hf.evaluate.tasks import TaskPrompt
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def read_context(model: PreTrainedModel, prompt: TaskPrompt) -> Any:
     if not prompt.context:
         return None
     cache: Any = DynamicCache(config=model.config)
-    context = torch.tensor([prompt.context], device=model.device)
+    context = torch.tensor([prompt.context], device=input_device(model))
     for chunk in context.split(CHUNK, dim=1):
         model(input_ids=chunk, past_key_values=cache, use_cache=True, **keep_logits(model, 1))
     cache.batch_repeat_interleave(len(prompt.questions))
@@ -110,7 +111,7 @@ def answer_logits(
     padded = [sequence + [sequence[-1]] * (longest - len(sequence)) for sequence in sequences]
     kept = longest - min(map(len, prompt.questions)) + 1
     output = model(
-        input_ids=torch.tensor(padded, device=model.device),
+        input_ids=torch.tensor(padded, device=input_device(model)),
         past_key_values=cache,
         use_cache=cache is not None,
         **keep_logits(model, kept),
@@ -132,7 +133,9 @@ def answer_positions(prompt: TaskPrompt) -> list[tuple[int, int]]:
     return [(len(question) - 1, len(question) - 1 + len(answer)) for question, answer in pairs]
 
 
-def keep_logits(model: PreTrainedModel, which: int | Int[Tensor, " positions"]) -> dict[str, Any]:
+def keep_logits(
+    model: PreTrainedModel, which: int | list[int] | Int[Tensor, " positions"]
+) -> dict[str, Any]:
     """Ask for the last logits only, or for those of some positions.
 
     Those of all tokens of a long text would take gigabytes. Empty if the model has no such option.

@@ -48,11 +48,22 @@ _ANSWERS: tuple[tuple[Any, str], ...] = (
         "`model_type` key|file named config.json",
         "has no config.json with a model_type in it: give a model in transformers' format",
     ),
+    (
+        r"(?i)no gpu\b|gpu is (needed|required)|supported on gpu|requires an? (gpu|cuda)",
+        "is quantised in a way that this machine cannot run ({error}): load it where there is such "
+        "a GPU, or give the model without quantisation",
+    ),
+    (
+        "is on the meta device, we need a `value`",
+        "has tied weights that device_map puts in different places: put their modules in one "
+        "place, or let it choose (device_map='auto')",
+    ),
     ("recogni[sz]e|supported yet", "is of a kind unknown to transformers {version}: upgrade it"),
     (
         "sentencepiece or",
         "has no usable tokenizer: add its tokenizer.json, or pip install sentencepiece tiktoken",
     ),
+    (ImportError, "needs a package that is missing or too old ({error}): install or upgrade it"),
 )
 """What to say after the name, by the error's type or a pattern in its text; the first that fits
 counts."""
@@ -79,6 +90,7 @@ def explain_error(name: str, folder: str | None, error: Exception) -> str:
         "folder": folder or f"{constants.HF_HUB_CACHE}/models--{name.replace('/', '--')}",
         "version": transformers.__version__,
         "missing": missing and missing[1],
+        "error": shorten_error(error),
     }
     for sign, answer in _ANSWERS:
         by_text = isinstance(sign, str)

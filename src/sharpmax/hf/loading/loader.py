@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
-from contextlib import nullcontext, redirect_stderr
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ from sharpmax.hf.loading.catalogue import (
     require_gguf,
 )
 from sharpmax.hf.loading.errors import explain_error, shorten_error
+from sharpmax.hf.loading.placement import OffloadFolder, placement_options
+from sharpmax.hf.loading.quantisers import require_quantiser
 from sharpmax.hf.quiet import quiet_transformers
 
 __all__ = ["DEFAULT", "Loaded", "cache_folder", "load"]
@@ -75,6 +77,8 @@ def load(
     name: str = DEFAULT,
     *,
     device: str = "auto",
+    device_map: str | Mapping[str, Any] | None = None,
+    max_memory: Mapping[int | str, int | str] | None = None,
     dtype: str = "auto",
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
@@ -89,6 +93,11 @@ def load(
         name: "smollm2", which needs no hub; a folder; a GGUF file; or a name on the hub. A name
             that exists as a path, or looks like one, is never looked up on the hub.
         device: "auto", "cpu", "cuda", "cuda:1" and so on, or "mps".
+        device_map: Spread a model that fits no single device over all GPUs, then CPU memory, then
+            disk: "auto", "balanced", "balanced_low_0", "sequential", or a mapping from modules to
+            devices. What accelerate's `device_map` means. Cannot be combined with `device`.
+        max_memory: With `device_map`, how much each place may hold, such as
+            `{0: "10GiB", "cpu": "20GiB"}`. Places that are not named get nothing.
         dtype: "auto" for the type that the weights are stored in, or "float32", "bfloat16",
             "float16" or "float64".
         allow_pickle: Open pickled weights if there are no safetensors.
@@ -107,13 +116,24 @@ def load(
     """
     if dtype not in DTYPES:
         raise UserError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-    target = _choose_device(device, dtype)
-    with quiet_transformers():
+    spread = placement_options(device, device_map, max_memory)
+    target = None if spread else _choose_device(device, dtype)
+    with quiet_transformers(), ExitStack() as stack:
+        if spread:
+            folder = OffloadFolder()
+            stack.callback(folder.remove)
+            spread["offload_folder"] = str(folder.path)
+        options: dict[str, Any] = {"dtype": dtype, "spread": spread}
         if name in CATALOGUE:
-            loaded = _load_from_catalogue(name, dtype, report)
+            loaded = _load_from_catalogue(name, options, report)
         else:
-            loaded = _load_source(_find_source(name), dtype, allow_pickle, trust_remote_code)
+            options |= {"allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
+            loaded = _load_source(_find_source(name), **options)
         model: Any = loaded.model
+        if spread:
+            stack.pop_all()
+            folder.belong_to(model, report)
+            return loaded
         try:
             model.to(target)
         except RuntimeError as error:  # above all, out of memory
@@ -124,10 +144,12 @@ def load(
     return loaded
 
 
-def _load_from_catalogue(name: str, dtype: str, report: Callable[[str], None] | None) -> Loaded:
+def _load_from_catalogue(
+    name: str, options: dict[str, Any], report: Callable[[str], None] | None
+) -> Loaded:
     folder = str(model_folder(name, report))
     try:
-        loaded = _load_source(_Source(folder, folder), dtype, False, False)
+        loaded = _load_source(_Source(folder, folder), **options)
     except UserError as error:
         raise UserError(f"{folder} is damaged: delete the folder, it is made again") from error
     entry = CATALOGUE[name]
@@ -195,7 +217,11 @@ def _check_gguf(file: Path) -> str:
 
 
 def _load_source(
-    source: _Source, dtype: str, allow_pickle: bool, trust_remote_code: bool
+    source: _Source,
+    dtype: str,
+    spread: dict[str, Any],
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
 ) -> Loaded:
     # The code that a local folder refers to may be on the hub.
     online = (trust_remote_code or source.folder is None) and _hub_answers()
@@ -210,6 +236,7 @@ def _load_source(
         # The progress bar for GGUF files has no switch.
         with redirect_stderr(io.StringIO()) if source.gguf else nullcontext():
             config = AutoConfig.from_pretrained(place, **common)
+            require_quantiser(source.name, config)
             tokenizer = AutoTokenizer.from_pretrained(place, **common)
             if len(tokenizer) <= len(tokenizer.all_special_ids):
                 raise UserError(
@@ -221,6 +248,7 @@ def _load_source(
                 dtype=dtype if dtype == "auto" else getattr(torch, dtype),
                 ignore_mismatched_sizes=True,  # `_check_weights` refuses them, and names them
                 output_loading_info=True,
+                **spread,
                 **weights,
                 **common,
             )

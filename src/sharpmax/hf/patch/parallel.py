@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from sharpmax._errors import UserError
 from sharpmax.hf.patch.layers import Layer, attention_layers, count_module_heads
+from sharpmax.hf.quantised import describe_quantisation, quantised_tensors
 from sharpmax.policies import Policy, traits
 
 if TYPE_CHECKING:
@@ -161,14 +162,14 @@ def group_of(model: PreTrainedModel) -> ProcessGroup | None:
 
 
 def require_whole_weights(model: PreTrainedModel, verb: str) -> None:
-    """Refuse a model whose weights are split among processes.
+    """Refuse a model whose weights are split among processes, offloaded or quantised.
 
     Args:
         model: The model.
         verb: What needs all weights in one process, for the error.
 
     Raises:
-        UserError: A parameter is a DTensor.
+        UserError: A parameter is a DTensor or has no values here, or weights are quantised.
     """
     for name, parameter in model.named_parameters():
         if isinstance(parameter, DTensor):
@@ -176,6 +177,18 @@ def require_whole_weights(model: PreTrainedModel, verb: str) -> None:
                 f"{verb} reads whole weights, and {name} is split among processes: load the model "
                 "in one process for it"
             )
+        if parameter.is_meta:
+            raise UserError(
+                f"{verb} reads whole weights, and {name} is offloaded to CPU memory or disk: load "
+                "the model on one device for it (without device_map, --device-map)"
+            )
+    quantised = next((name for name, _ in quantised_tensors(model)), None)
+    if quantised is not None:
+        raise UserError(
+            f"{verb} reads whole weights, and {quantised} is quantised "
+            f"({describe_quantisation(model)}), with scales that sharpmax does not know: load the "
+            "model without quantisation for it, or give its GGUF file"
+        )
 
 
 def sum_over_shares(tensors: Sequence[Tensor], layers: Sequence[Layer]) -> None:

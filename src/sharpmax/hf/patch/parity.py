@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
+from sharpmax.hf.devices import input_device
 from sharpmax.hf.patch import attention
 from sharpmax.hf.patch.context import observed_layers, patched_attention
 from sharpmax.hf.patch.layers import (
@@ -119,7 +120,7 @@ def _compute_plain(arguments: dict[str, Any]) -> Tensor:
 @torch.no_grad()
 def _run_random_tokens(model: PreTrainedModel, vocabulary: int, padding: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(vocabulary, (2, 12), generator=generator).to(model.device)
+    tokens = torch.randint(vocabulary, (2, 12), generator=generator).to(input_device(model))
     mask = torch.ones_like(tokens)
     mask[1, :padding] = 0
     inputs = {"input_ids": tokens, "attention_mask": mask}

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
+from sharpmax.hf.devices import input_device
 from sharpmax.hf.patch.context import observed_layers, patched_attention
 from sharpmax.hf.patch.layers import (
     Layer,
@@ -167,7 +168,7 @@ def measure_forward_pass(
 
         return observe
 
-    options: dict[str, Any] = {"input_ids": torch.tensor([tokens], device=model.device)}
+    options: dict[str, Any] = {"input_ids": torch.tensor([tokens], device=input_device(model))}
     if "use_cache" in inspect.signature(model.forward).parameters:
         options["use_cache"] = False
     sharpened: AbstractContextManager[Any] = (

@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
+from sharpmax.hf.devices import input_device, is_dispatched
 from sharpmax.hf.evaluate.scoring import keep_logits
 from sharpmax.hf.scan.prompts import encode
 
@@ -113,9 +114,11 @@ def text_logits(
     model: PreTrainedModel, chunk: Sequence[int], positions: Int[Tensor, " positions"]
 ) -> Float[Tensor, "positions vocabulary"]:
     """Return the log-probabilities of the next token after these positions of a chunk."""
-    tokens = torch.tensor([chunk], device=model.device)
-    positions = positions.to(model.device)
-    keep = keep_logits(model, positions)
+    device = input_device(model)
+    tokens = torch.tensor([chunk], device=device)
+    # The hidden states may be on another device than the tokens, where accelerate would put a
+    # tensor of positions. Numbers select on any device.
+    keep = keep_logits(model, positions.tolist() if is_dispatched(model) else positions.to(device))
     logits = model(input_ids=tokens, use_cache=False, **keep).logits[0]
     return (logits if keep else logits[positions]).float().log_softmax(-1)
 

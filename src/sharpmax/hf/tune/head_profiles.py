@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from sharpmax.hf.devices import input_device
 from sharpmax.hf.evaluate.scoring import (
     answer_log_probability,
     answer_logits,
@@ -92,8 +93,9 @@ def measure_benefits(
     heads. NaN where a layer has fewer heads than the largest.
     """
     architecture = architecture_of(model)
+    device = input_device(model)
     log_factors = [
-        torch.zeros(heads, device=model.device, requires_grad=True) for heads in architecture.heads
+        torch.zeros(heads, device=device, requires_grad=True) for heads in architecture.heads
     ]
     with torch.enable_grad(), frozen_weights(model), ExitStack() as stack:
         for number, log_factor in enumerate(log_factors):
@@ -122,7 +124,7 @@ class _HeadTemperatures:
 
     def __call__(self, entropy: Any, count: Any, /) -> Tensor:
         factor = self.log_factor.exp().view(entropy.shape[1], entropy.shape[2], 1)
-        return factor.to(entropy.dtype) * torch.ones_like(entropy)
+        return factor.to(entropy) * torch.ones_like(entropy)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from sharpmax.hf.devices import input_device
 from sharpmax.hf.patch.context import patched_attention
 from sharpmax.hf.patch.layers import attention_layers
 from sharpmax.hf.patch.scope import PLAIN, Rule
@@ -52,8 +53,9 @@ class HeadRates:
 
     def __init__(self, model: PreTrainedModel, from_tokens: int, law: Law) -> None:
         self.model, self.changed_from, self.law = model, from_tokens, law
+        device = input_device(model)
         self.parameters = [
-            torch.zeros(heads, device=model.device, requires_grad=True)
+            torch.zeros(heads, device=device, requires_grad=True)
             for heads in architecture_of(model).heads
         ]
 

@@ -675,7 +675,7 @@ class Tuning:
         sizes = [parameter.numel() for parameter in self.parameters]
         parts = np.split(self.saved[key], np.cumsum(sizes)[:-1])
         return [
-            torch.tensor(part, dtype=torch.float32, device=self.model.device).view_as(parameter)
+            torch.tensor(part, dtype=torch.float32, device=parameter.device).view_as(parameter)
             for part, parameter in zip(parts, self.parameters, strict=True)
         ]
 
