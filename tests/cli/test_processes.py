@@ -160,11 +160,43 @@ def test_processes_stop_at_ctrl_c(folder, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "result"),
+    [
+        (["scan", "--lengths", "5,9", "--heads", "0,3"], "scan.json"),
+        (["evaluate", *OPTIONS, "--prompts", "6"], "evaluate_lookup.json"),
+        (["diagnose", "--lengths", "2,4", "--prompts", "2", "--questions", "2"], "diagnose.json"),
+    ],
+    ids=["scan", "evaluate", "diagnose"],
+)
+def test_a_model_split_among_processes_gives_what_it_gives_whole(folder, tmp_path, command, result):
+    command = [command[0], folder, *command[1:], "--dtype", "float64"]
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    words = [*command, "--out", together, "--tensor-parallel"]
+    code, printed, error = finish(start(*words, launcher=TORCHRUN))
+    assert code == 0, error
+    code, expected, error = finish(start(*command, "--out", alone))
+    assert code == 0, error
+    assert printed.replace("together", "alone") == expected
+    one, other = Result.load(alone / result), Result.load(together / result)
+    for name, values in one.arrays.items():
+        np.testing.assert_allclose(other.arrays[name], values, rtol=1e-5, atol=1e-5)
+
+
+def test_one_process_cannot_split_a_model(folder, tmp_path, fail, monkeypatch):
+    command = ["scan", folder, "--out", tmp_path / "out", "--tensor-parallel"]
+    assert "start the command by torchrun --nproc-per-node 2" in fail(*command)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "gives each process a device of its own" in fail(*command, "--device", "cpu")
+    assert "does not share its work among them" in fail(*command[:-1])
+
+
+@pytest.mark.slow
 def test_commands_that_would_all_do_the_same_are_refused(folder, tmp_path):
-    process = start("scan", folder, "--out", tmp_path / "out", launcher=TORCHRUN)
+    process = start("certify", folder, "--out", tmp_path / "out", launcher=TORCHRUN)
     code, _, error = finish(process)
     assert code == 1  # torchrun's own
-    assert "sharpmax scan does not share its work, and torchrun has started 2 processes" in error
+    assert "torchrun has started 2 processes, and sharpmax certify does not share" in error
     assert not (tmp_path / "out").exists()
 
 

@@ -9,10 +9,13 @@ import typer
 
 from sharpmax._errors import UserError
 from sharpmax._ranges import parse_lengths, parse_ranges
+from sharpmax.cli.processes import refuse_processes
 from sharpmax.cli.progress import print_status
 from sharpmax.policy_names import POLICY_HELP, parse_policy
 
 if TYPE_CHECKING:
+    from accelerate import PartialState
+
     from sharpmax.hf import Condition
     from sharpmax.hf.loading.loader import Loaded
 
@@ -41,6 +44,14 @@ DeviceMap: TypeAlias = Annotated[
         help="Spread a model that fits no single device over all GPUs, then CPU memory, then disk: "
         "auto, balanced, balanced_low_0 or sequential. Instead of --device.",
         metavar="NAME",
+    ),
+]
+TensorParallel: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--tensor-parallel",
+        help="Split each layer among processes, one device each. Start them by torchrun "
+        "--nproc-per-node N -m sharpmax.",
     ),
 ]
 MaxMemory: TypeAlias = Annotated[
@@ -143,11 +154,24 @@ def load_model(
     device: str = "auto",
     device_map: str | None = None,
     max_memory: str | None = None,
+    tensor_parallel: bool = False,
     dtype: str = "auto",
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
+    processes: PartialState | None = None,
 ) -> Loaded:
-    """Load a model as the shared options ask for, with status messages on standard error."""
+    """Load a model as the shared options ask for, with status messages on standard error.
+
+    `processes` are those that share the work, each with a model of its own.
+
+    Raises:
+        UserError: Several processes run, and neither work nor model are shared among them; or the
+            model cannot be loaded.
+    """
+    if processes is None and not tensor_parallel:
+        refuse_processes()
+    if processes is not None and device == "auto" and processes.device.type == "cuda":
+        device = str(processes.device)  # each process has a GPU of its own
     # Imported late so that `sharpmax --help` does not wait for a framework.
     from sharpmax.hf.loading.loader import load
 
@@ -156,6 +180,7 @@ def load_model(
         device=device,
         device_map=device_map,
         max_memory=parse_max_memory(max_memory),
+        tensor_parallel=tensor_parallel,
         dtype=dtype,
         allow_pickle=allow_pickle,
         trust_remote_code=trust_remote_code,

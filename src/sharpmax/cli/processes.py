@@ -38,7 +38,7 @@ def is_first_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def refuse_processes(command: str) -> None:
+def refuse_processes(command: str = "this command") -> None:
     """Refuse to run in several processes that would all do the same.
 
     Raises:
@@ -46,8 +46,9 @@ def refuse_processes(command: str) -> None:
     """
     if count_processes() > 1:
         raise UserError(
-            f"sharpmax {command} does not share its work, and torchrun has started "
-            f"{count_processes()} processes: start it once, without torchrun"
+            f"torchrun has started {count_processes()} processes, and {command} does not share its "
+            "work among them: start it without torchrun, or give --tensor-parallel to the commands "
+            "that have it"
         )
 
 

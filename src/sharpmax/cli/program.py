@@ -26,8 +26,9 @@ COMMANDS = {
 }
 """Names of the modules in `sharpmax.cli.commands`, by heading of the help text."""
 
-SHARED = ("evaluate",)
-"""Commands that several processes can run together, see `sharpmax.cli.processes`."""
+SHARED = ("scan", "diagnose", "tune", "evaluate", "calibrate")
+"""Commands that several processes can run together. Some do so only with --tensor-parallel, see
+`sharpmax.cli.options.load_model`."""
 
 program = typer.Typer(
     cls=Group,
@@ -59,7 +60,7 @@ def root(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
     elif context.invoked_subcommand not in SHARED:
-        refuse_processes(context.invoked_subcommand)
+        refuse_processes(f"sharpmax {context.invoked_subcommand}")
 
 
 for heading, names in COMMANDS.items():

@@ -17,11 +17,13 @@ from sharpmax.cli.options import (
     Out,
     Overwrite,
     Task,
+    TensorParallel,
     TrustRemoteCode,
     load_model,
     parse_length_option,
 )
 from sharpmax.cli.output import claim_files, print_written
+from sharpmax.cli.processes import is_first_process
 from sharpmax.cli.progress import progress_bar
 
 
@@ -67,6 +69,7 @@ def calibrate(
     device: Device = "auto",
     device_map: DeviceMap = None,
     max_memory: MaxMemory = None,
+    tensor_parallel: TensorParallel = False,
     dtype: Dtype = "auto",
     out: Out = Path("calibrate"),
     overwrite: Overwrite = False,
@@ -94,6 +97,7 @@ def calibrate(
             device=device,
             device_map=device_map,
             max_memory=max_memory,
+            tensor_parallel=tensor_parallel,
             dtype=dtype,
             allow_pickle=allow_pickle,
             trust_remote_code=trust_remote_code,
@@ -113,6 +117,8 @@ def calibrate(
                 progress=progress,
                 **lengths,
             )
+        if not is_first_process():
+            return
         with claim.writing():
             written = calibration.save(path, overwrite=claim.overwrite)
             forget(checkpoint)

@@ -18,12 +18,14 @@ from sharpmax.cli.options import (
     Out,
     Overwrite,
     Task,
+    TensorParallel,
     TrustRemoteCode,
     load_model,
     parse_condition,
     parse_length_option,
 )
 from sharpmax.cli.output import claim_files, print_written, result_files, save_result
+from sharpmax.cli.processes import is_first_process
 from sharpmax.cli.progress import progress_bar
 
 
@@ -62,6 +64,7 @@ def diagnose(
     device: Device = "auto",
     device_map: DeviceMap = None,
     max_memory: MaxMemory = None,
+    tensor_parallel: TensorParallel = False,
     dtype: Dtype = "auto",
     out: Out = Path("diagnose"),
     overwrite: Overwrite = False,
@@ -89,6 +92,7 @@ def diagnose(
             device=device,
             device_map=device_map,
             max_memory=max_memory,
+            tensor_parallel=tensor_parallel,
             dtype=dtype,
             allow_pickle=allow_pickle,
             trust_remote_code=trust_remote_code,
@@ -109,6 +113,8 @@ def diagnose(
                 resume=checkpoint,
                 progress=progress,
             )
+        if not is_first_process():
+            return
         with claim.writing():
             written = save_result(result, stem, claim.overwrite)
             forget(checkpoint)

@@ -19,6 +19,7 @@ from sharpmax.cli.options import (
     Out,
     Overwrite,
     Task,
+    TensorParallel,
     TrustRemoteCode,
     load_model,
     parse_condition,
@@ -73,6 +74,7 @@ def evaluate(
     device: Device = "auto",
     device_map: DeviceMap = None,
     max_memory: MaxMemory = None,
+    tensor_parallel: TensorParallel = False,
     dtype: Dtype = "auto",
     out: Out = Path("evaluate"),
     overwrite: Overwrite = False,
@@ -97,15 +99,17 @@ def evaluate(
         conditions = dict(parse_condition(text) for text in policy or ["paper"])
         if policy is not None and len(conditions) < len(policy):
             raise UserError(f"--policy: two of {', '.join(policy)} have the same name")
-        joined = join_processes(processes)
+        joined = None if tensor_parallel else join_processes(processes)
         loaded = load_model(
             model,
             device=device,
             device_map=device_map,
             max_memory=max_memory,
+            tensor_parallel=tensor_parallel,
             dtype=dtype,
             allow_pickle=allow_pickle,
             trust_remote_code=trust_remote_code,
+            processes=joined,
         )
         checkpoint = stem.with_suffix(".part.json")
         with progress_bar("evaluating") as progress:

@@ -16,12 +16,14 @@ from sharpmax.cli.options import (
     Model,
     Out,
     Overwrite,
+    TensorParallel,
     TrustRemoteCode,
     load_model,
     parse_length_option,
     parse_range_option,
 )
 from sharpmax.cli.output import claim_files, print_written, result_files, save_result
+from sharpmax.cli.processes import is_first_process
 from sharpmax.cli.progress import print_status, progress_bar
 from sharpmax.policy_names import POLICY_HELP, parse_policy
 
@@ -77,6 +79,7 @@ def scan(
     device: Device = "auto",
     device_map: DeviceMap = None,
     max_memory: MaxMemory = None,
+    tensor_parallel: TensorParallel = False,
     dtype: Dtype = "auto",
     out: Out = Path("scan"),
     overwrite: Overwrite = False,
@@ -101,6 +104,7 @@ def scan(
             device=device,
             device_map=device_map,
             max_memory=max_memory,
+            tensor_parallel=tensor_parallel,
             dtype=dtype,
             allow_pickle=allow_pickle,
             trust_remote_code=trust_remote_code,
@@ -109,6 +113,8 @@ def scan(
         from sharpmax import report
 
         result = run_scan(loaded, out, prompt, text=text, seed=seed, **selection)
+        if not is_first_process():
+            return
         with claim.writing():
             written = save_scan(result, out, claim.overwrite)
         report.show(result)

@@ -17,10 +17,12 @@ from sharpmax.cli.options import (
     Model,
     Out,
     Overwrite,
+    TensorParallel,
     TrustRemoteCode,
     load_model,
 )
 from sharpmax.cli.output import claim_files, print_written
+from sharpmax.cli.processes import is_first_process
 from sharpmax.cli.progress import print_status, tuning_progress
 
 
@@ -98,6 +100,7 @@ def tune(
     device: Device = "auto",
     device_map: DeviceMap = None,
     max_memory: MaxMemory = None,
+    tensor_parallel: TensorParallel = False,
     dtype: Dtype = "auto",
     out: Out = Path("tune"),
     overwrite: Overwrite = False,
@@ -132,6 +135,7 @@ def tune(
             device=device,
             device_map=device_map,
             max_memory=max_memory,
+            tensor_parallel=tensor_parallel,
             dtype=dtype,
             allow_pickle=allow_pickle,
             trust_remote_code=trust_remote_code,
@@ -152,6 +156,8 @@ def tune(
                 progress=progress,
                 **options,  # type: ignore[arg-type]
             )
+        if not is_first_process():
+            return
         with claim.writing():
             written = [
                 calibration.save(path, overwrite=claim.overwrite),

@@ -30,8 +30,13 @@ from sharpmax.hf.loading.catalogue import (
     require_gguf,
 )
 from sharpmax.hf.loading.errors import explain_error, shorten_error
-from sharpmax.hf.loading.placement import OffloadFolder, placement_options
+from sharpmax.hf.loading.placement import (
+    OffloadFolder,
+    placement_options,
+    tensor_parallel_options,
+)
 from sharpmax.hf.loading.quantisers import require_quantiser
+from sharpmax.hf.patch.parallel import group_of
 from sharpmax.hf.quiet import quiet_transformers
 
 __all__ = ["DEFAULT", "Loaded", "cache_folder", "load"]
@@ -79,6 +84,7 @@ def load(
     device: str = "auto",
     device_map: str | Mapping[str, Any] | None = None,
     max_memory: Mapping[int | str, int | str] | None = None,
+    tensor_parallel: bool = False,
     dtype: str = "auto",
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
@@ -98,6 +104,8 @@ def load(
             devices. What accelerate's `device_map` means. Cannot be combined with `device`.
         max_memory: With `device_map`, how much each place may hold, such as
             `{0: "10GiB", "cpu": "20GiB"}`. Places that are not named get nothing.
+        tensor_parallel: Split each layer among the processes that torchrun has started. Each of
+            them must do the same with the model.
         dtype: "auto" for the type that the weights are stored in, or "float32", "bfloat16",
             "float16" or "float64".
         allow_pickle: Open pickled weights if there are no safetensors.
@@ -116,10 +124,13 @@ def load(
     """
     if dtype not in DTYPES:
         raise UserError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-    spread = placement_options(device, device_map, max_memory)
+    if tensor_parallel:
+        spread = tensor_parallel_options(device, device_map)
+    else:
+        spread = placement_options(device, device_map, max_memory)
     target = None if spread else _choose_device(device, dtype)
     with quiet_transformers(), ExitStack() as stack:
-        if spread:
+        if spread and not tensor_parallel:
             folder = OffloadFolder()
             stack.callback(folder.remove)
             spread["offload_folder"] = str(folder.path)
@@ -130,6 +141,9 @@ def load(
             options |= {"allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code}
             loaded = _load_source(_find_source(name), **options)
         model: Any = loaded.model
+        if tensor_parallel:
+            group_of(model)  # refuses heads that cannot be split evenly
+            return loaded
         if spread:
             stack.pop_all()
             folder.belong_to(model, report)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers.distributed.configuration_utils import DistributedConfig
 
 from sharpmax._errors import MissingExtraError, UserError
 
@@ -23,6 +24,28 @@ SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B)", re.IGNORECASE)
 
 WORTH_TELLING = 10**9
 """Bytes in the folder of offloaded weights from which on the user is told where it is."""
+
+
+def tensor_parallel_options(
+    device: str, device_map: str | Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the options of `from_pretrained` that split each layer among the running processes.
+
+    Raises:
+        UserError: There is one process only, or the options exclude each other.
+    """
+    if device != "auto" or device_map is not None:
+        raise UserError(
+            "tensor_parallel (--tensor-parallel) gives each process a device of its own: leave out "
+            "device (--device) and device_map (--device-map)"
+        )
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes == 1:
+        raise UserError(
+            "tensor_parallel (--tensor-parallel) splits a model among processes, and there is one: "
+            "start the command by torchrun --nproc-per-node 2 -m sharpmax ..."
+        )
+    return {"distributed_config": DistributedConfig(tp_size=processes)}
 
 
 def placement_options(
