@@ -118,6 +118,10 @@ CONTENTS = {
     ),
     "many arrays": (lambda: many(60_000), "lists more than 10,000 arrays"),
     "a comment": (lambda: archive(("x.npy", npy())) + b"!", "not a zip file as NumPy writes it"),
+    "complex numbers": (
+        lambda: archive(("x.npy", header((1,), "<c16") + bytes(16))),
+        "not an array of numbers",
+    ),
     "a type that no machine has": (lambda: archive(("x.npy", header((1,), "<f7"))), "is damaged: "),
 }
 
@@ -193,7 +197,7 @@ def test_what_cannot_be_read_again_is_not_written(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ["?", "i1", "<u8", ">i4", "<f2", ">f8", "<c16"])
+@pytest.mark.parametrize("kind", ["?", "i1", "<u8", ">i4", "<f2", ">f8"])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_numbers_of_every_kind_and_order_come_back(tmp_path, kind, order):
     arrays = {

@@ -59,7 +59,7 @@ def claim_files(files: Sequence[Path], overwrite: bool) -> Iterator[Claim]:
         UserError: Another command is writing these files, or one exists and `overwrite` is False.
     """
     if not is_first_process():  # the first of the processes of this command claims for all
-        with open(os.devnull, "r+b", buffering=0) as nothing:
+        with Path(os.devnull).open("r+b", buffering=0) as nothing:
             yield Claim(nothing.fileno(), overwrite)
         return
     path = files[0].with_name(f".{files[0].name}.lock")

@@ -32,13 +32,13 @@ MAX_ARRAYS: Final = 10_000
 MAX_DIRECTORY_BYTES: Final = 4 << 20
 """Largest table of contents of a file of arrays: reading it takes ten times the memory."""
 
-NUMBERS: Final = "biufc"
+NUMBERS: Final = "biuf"
 """Kinds of NumPy's types that results may hold."""
 
 _END_RECORD = struct.Struct("<4s4H2LH")
 _ZIP64_LOCATOR_BYTES = 20
 _HEADER = re.compile(
-    rb"\{'descr': '([<>|][biufc]\d{1,2})', 'fortran_order': (?:True|False), "
+    rb"\{'descr': '([<>|][biuf]\d{1,2})', 'fortran_order': (?:True|False), "
     rb"'shape': \(((?:\d{1,19}, ?)*\d{0,19})\), \} *\n"
 )
 

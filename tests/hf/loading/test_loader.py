@@ -238,6 +238,28 @@ class TestWeights:
         message = refusal(folder)
         assert "model.layers.0.mlp.down_proj.weight as (16, 48), not (16, 32)" in message
 
+    @pytest.mark.parametrize("key", ["num_hidden_layers", "hidden_size", "vocab_size"])
+    def test_a_model_that_is_too_large_for_its_weights_is_not_built(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, key: str
+    ):
+        edit_config(folder, **{key: 200_000})
+        monkeypatch.setattr(loader, "_choose_class", lambda config: pytest.fail("was built"))
+        message = refusal(folder)
+        assert (
+            f"the config of {folder} has {key} 200,000, and its weights are 21 tensors" in message
+        )
+
+    def test_nor_from_shards(self, folder: Path, monkeypatch: pytest.MonkeyPatch):
+        assert len(in_shards(folder)) > 1
+        edit_config(folder, num_hidden_layers=200_000)
+        monkeypatch.setattr(loader, "_choose_class", lambda config: pytest.fail("was built"))
+        assert "num_hidden_layers 200,000" in refusal(folder)
+
+    @pytest.mark.parametrize("header", [b"", b"\xff" * 8, b"\2\0\0\0\0\0\0\0[]", b"[" * 10_000])
+    def test_a_header_that_cannot_be_read(self, folder: Path, header: bytes):
+        (folder / "model.safetensors").write_bytes(header)
+        assert f"{folder} has damaged weights" in refusal(folder)
+
     def test_a_missing_head_is_not_made_up(self, tmp_path: Path):
         folder = save(tmp_path, small_llama().model)
         edit_config(folder, architectures=["LlamaForCausalLM"])
@@ -414,12 +436,12 @@ class TestPlace:
         return pretend
 
 
-def save_gguf(file: Path) -> None:
+def save_gguf(file: Path, layers: int = 2) -> None:
     """The small Llama as llama.cpp stores it: the two rows of a rotary pair side by side."""
     from gguf import GGUFWriter
 
     writer = GGUFWriter(file, "llama")
-    writer.add_block_count(2)
+    writer.add_block_count(layers)
     writer.add_context_length(64)
     writer.add_embedding_length(16)
     writer.add_feed_forward_length(32)
@@ -485,6 +507,12 @@ class TestGguf:
         save_gguf(file)
         file.write_bytes(file.read_bytes()[:keep])
         assert f"{file} cannot be loaded" in refusal(file)
+
+    def test_more_layers_than_it_has(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        file = tmp_path / "small.gguf"
+        save_gguf(file, layers=200_000)
+        monkeypatch.setattr(loader, "_choose_class", lambda config: pytest.fail("was built"))
+        assert f"the config of {file} has num_hidden_layers 200,000" in refusal(file)
 
     @pytest.mark.parametrize("package", ["gguf", "accelerate"])
     def test_without_a_package(self, tmp_path: Path, package: str, monkeypatch: pytest.MonkeyPatch):

@@ -30,6 +30,7 @@ from sharpmax.hf.loading.catalogue import (
     require_gguf,
 )
 from sharpmax.hf.loading.errors import explain_error, shorten_error
+from sharpmax.hf.loading.header import require_plausible_config
 from sharpmax.hf.loading.placement import (
     OffloadFolder,
     placement_options,
@@ -246,11 +247,14 @@ def _load_source(
         common["gguf_file"] = source.gguf
         weights = gguf_options()
     place = source.folder or source.name
+    gguf = None if source.gguf is None else Path(str(source.folder)) / source.gguf
     try:
         # The progress bar for GGUF files has no switch.
         with redirect_stderr(io.StringIO()) if source.gguf else nullcontext():
             config = AutoConfig.from_pretrained(place, **common)
             require_quantiser(source.name, config)
+            if source.folder is not None:
+                require_plausible_config(source.name, Path(source.folder), gguf, config)
             tokenizer = AutoTokenizer.from_pretrained(place, **common)
             if len(tokenizer) <= len(tokenizer.all_special_ids):
                 raise UserError(
@@ -270,7 +274,6 @@ def _load_source(
         raise
     except Exception as error:  # a bad folder makes transformers raise nearly any type
         raise UserError(explain_error(source.name, source.folder, error)) from error
-    gguf = None if source.gguf is None else Path(str(source.folder)) / source.gguf
     return Loaded(model, tokenizer, source.name, _check_weights(source, model, loading), gguf)
 
 
