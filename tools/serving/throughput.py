@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from statistics import median
 from typing import Any
 
@@ -52,4 +53,5 @@ def throughput(_: Any) -> dict[str, Any]:
     slow = {name: part["ratio"] for name, part in found.items() if part["ratio"] > MAX_RATIO}
     if slow:
         raise SystemExit(f"serving: the plugin takes {slow} of stock vLLM's time, over {MAX_RATIO}")
-    return {"rounds": ROUNDS, "workloads": found, "versions": stock.versions}
+    threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
+    return {"rounds": ROUNDS, "threads": threads, "workloads": found, "versions": stock.versions}

@@ -537,6 +537,103 @@ class GenerateBench(Schema):
     largest_difference: float
 
 
+class Agreement(Schema):
+    """How far an engine's log-probabilities are from those of transformers, in nats."""
+
+    compared: int
+    largest_difference: float
+    tolerance: float
+    effect: float
+    """The largest difference to the plain model."""
+
+
+class ServingParity(Schema):
+    """The vLLM plugin on a real model, by how vLLM cuts the batch."""
+
+    versions: dict[str, str]
+    ways: dict[str, Agreement]
+
+
+class ServingZero(Schema):
+    """The vLLM plugin where nothing may change."""
+
+    prompts: int
+    short: int
+    same_bits: bool
+
+
+class ServingModels(Schema):
+    """The vLLM plugin on small random models, by their name."""
+
+    models: dict[str, Agreement]
+
+
+class ServingExport(Schema):
+    """An exported folder, by engine."""
+
+    at_length: int
+    engines: dict[str, Agreement]
+
+
+class ServingGguf(Schema):
+    """Exported GGUF files in llama.cpp, by the type of their weights."""
+
+    versions: dict[str, str]
+    files: dict[str, Agreement]
+
+
+class ServingLookup(Schema):
+    """The same questions in each engine."""
+
+    questions: int
+    names: int
+    right: dict[str, int]
+
+
+class Workload(Schema):
+    """The time of a batch, stock and with the plugin."""
+
+    stock_seconds: float
+    plugin_seconds: float
+    ratio: float
+    quartiles: tuple[float, float]
+
+
+class ServingThroughput(Schema):
+    """What the plugin costs, by workload."""
+
+    rounds: int
+    threads: int
+    workloads: dict[str, Workload]
+
+
+class Serving(Schema):
+    """`serving`: vLLM and llama.cpp compared with `sharpen`."""
+
+    model: str
+    parity: ServingParity
+    zero_rates: ServingZero
+    architectures: ServingModels
+    export: ServingExport
+    gguf: ServingGguf
+    lookup: ServingLookup
+    throughput: ServingThroughput | None = None
+
+    def groups(self) -> dict[str, dict[str, Agreement]]:
+        """Return all comparisons, by engine and what was compared."""
+        engines = self.export.engines
+        exported = {name: {"exported folder": part} for name, part in engines.items()}
+        return {
+            "vLLM": {
+                **{f"plugin, {name}": part for name, part in self.parity.ways.items()},
+                **{f"plugin, {name}": part for name, part in self.architectures.models.items()},
+                **exported["vLLM"],
+            },
+            "transformers": exported["transformers"],
+            "llama.cpp": {f"exported {name} file": part for name, part in self.gguf.files.items()},
+        }
+
+
 class HeadTraining(Schema):
     """A training step of max retrieval, as the library runs it and as the paper writes it."""
 
