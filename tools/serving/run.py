@@ -8,6 +8,7 @@ named. `throughput` runs only if it is named: it needs a machine that does nothi
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -21,7 +22,7 @@ import numpy as np
 import reference
 import transformers
 from throughput import throughput
-from workers import Worker
+from workers import Worker, run_vllm
 
 import sharpmax.hf as shf
 from sharpmax.hf.evaluate.scoring import score_answers
@@ -188,6 +189,33 @@ def architectures(_: Loaded) -> Part:
     return {"versions": versions, "models": found}
 
 
+def refusals(_: Loaded) -> Part:
+    """What cannot be exact is refused in one line, in the real vLLM."""
+    _, folder, calibration = models.tiny("mistral")
+    lines = {
+        "another architecture": (str(models.plain_folder()), str(calibration)),
+        "a missing file": (str(folder), "missing.json"),
+    }
+    for name, (model, file) in lines.items():
+        code, line = run_vllm("vllm_worker.py", json.dumps({"model": model}), file)
+        require(
+            code == 2 and line.startswith("sharpmax: "),
+            f"{name} ends vLLM with code {code} and {line!r}",
+        )
+        lines[name] = line
+    code, line = run_vllm("vllm_interfaces.py", "", "")
+    require(code == 0, f"the interfaces of vLLM's backends have changed: {line}")
+    backends = json.loads(line)
+    made = [name for name, what in backends.items() if what.startswith("Sharpened")]
+    require(
+        sorted(made) == ["CPU_ATTN", "FLASH_ATTN", "TRITON_ATTN"]
+        and all(name in made or f" {name}:" in what for name, what in backends.items()),
+        f"the plugin makes {backends} of vLLM's backends",
+    )
+    print(f"refused: {lines}; supported backends: {made} of {len(backends)}", flush=True)
+    return {"lines": len(lines), "backends": made, "refused": len(backends) - len(made)}
+
+
 def export(loaded: Loaded) -> Part:
     """A folder that `sharpmax export` writes equals constant factors, in both engines."""
     model = loaded.model
@@ -350,6 +378,7 @@ PARTS: dict[str, Callable[[Loaded], Part]] = {
     "parity": parity,
     "zero_rates": zero_rates,
     "architectures": architectures,
+    "refusals": refusals,
     "export": export,
     "gguf": gguf,
     "lookup": lookup,

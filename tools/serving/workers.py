@@ -34,6 +34,30 @@ ENVIRONMENT = {
 }
 
 
+def make_environment(calibration: Path | str | None, *, apart: bool = False) -> dict[str, str]:
+    """Return the environment of an engine."""
+    environment = os.environ | ENVIRONMENT
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    environment.pop("PYTHONPATH", None)
+    environment["SHARPMAX_CALIBRATION"] = str(calibration or "")
+    environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(apart))
+    return environment
+
+
+def run_vllm(script: str, argument: str, calibration: str) -> tuple[int, str]:
+    """Run a script of this folder with vLLM; return its exit code and the last line it wrote."""
+    done = subprocess.run(
+        [FOLDER / "vllm" / "bin" / "python", Path(__file__).with_name(script), argument],
+        env=make_environment(calibration),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return done.returncode, (done.stdout.strip().splitlines() or [""])[-1]
+
+
 class Worker:
     """A process that runs one engine.
 
@@ -54,11 +78,7 @@ class Worker:
         apart: bool = False,
         **options: Any,
     ) -> None:
-        environment = os.environ | ENVIRONMENT
-        environment.setdefault("OMP_NUM_THREADS", "1")
-        environment.pop("PYTHONPATH", None)
-        environment["SHARPMAX_CALIBRATION"] = "" if calibration is None else str(calibration)
-        environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = str(int(apart))
+        environment = make_environment(calibration, apart=apart)
         python = FOLDER / engine / "bin" / "python"
         if not python.exists():
             sys.exit(f"{python} is missing: run make test-serving, which makes this environment")
