@@ -8,6 +8,7 @@ named. `throughput` runs only if it is named: it needs a machine that does nothi
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import time
@@ -26,6 +27,7 @@ from workers import Worker, run_vllm
 
 import sharpmax.hf as shf
 from sharpmax.hf.evaluate.scoring import score_answers
+from sharpmax.hf.loading.catalogue import CATALOGUE
 from sharpmax.hf.loading.loader import Loaded, load
 from sharpmax.results import Result, Stopwatch
 
@@ -387,12 +389,26 @@ PARTS: dict[str, Callable[[Loaded], Part]] = {
 """The parts by name, in the order in which they run."""
 
 
+def make_config() -> Part:
+    """Return what the numbers of all parts depend on."""
+    text = shf.shipped_calibrations()["smollm2"].text()
+    return {
+        "model": CATALOGUE["smollm2"].title,
+        "calibration": "smollm2",
+        "calibration_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "dtype": "float32",
+    }
+
+
 def main() -> None:
     path, names = Path(sys.argv[1]), sys.argv[2:]
     unknown = set(names) - set(PARTS)
     if unknown:
         sys.exit(f"unknown part {', '.join(sorted(unknown))}: expected {', '.join(PARTS)}")
-    done = dict(Result.load(path).measurements) if path.exists() else {}
+    config = make_config()
+    before = Result.load(path) if path.exists() else None
+    # What was measured with another calibration does not belong to this one.
+    done = dict(before.measurements) if before and before.config == config else {}
     missing = [name for name in PARTS if name not in done and name != "throughput"]
     todo = [name for name in PARTS if name in (names or missing)]
     if not todo:
@@ -406,7 +422,6 @@ def main() -> None:
         done[name] = PARTS[name](loaded)
         provenance = watch.provenance()
         done[name] |= {"commit": provenance.commit, "seconds": time.perf_counter() - begin}
-        config = {"model": loaded.name, "calibration": "smollm2", "dtype": "float32"}
         Result(
             kind="serving",
             config=config,
