@@ -16,6 +16,7 @@ WRONG_IMPORTS = {
     "ops/state.py": "import sharpmax.theory",  # an upper layer
     "theory/spread.py": "def lazily():\n    import torch",  # only _array knows array libraries
     "torch/api.py": "import jax",  # a folder named after a framework imports no other
+    "vllm/plugin.py": "import transformers",  # vLLM has a release of its own
     "report/__init__.py": "import sharpmax.hf",  # reports only read results
     "unlayered.py": "",  # every module has a layer
 }
@@ -49,4 +50,4 @@ def test_wrong_imports_are_found(tmp_path):
     for module in WRONG_IMPORTS:
         name = module.removesuffix("/__init__.py").removesuffix(".py").replace("/", ".")
         assert f"sharpmax.{name}" in done.stdout or name in done.stdout, done.stdout
-    assert done.stdout.count("BROKEN") == 4  # all contracts but that of JAX
+    assert done.stdout.count("BROKEN") == 5  # all contracts but that of JAX
