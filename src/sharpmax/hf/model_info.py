@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import PreTrainedModel
@@ -19,7 +21,7 @@ from sharpmax.hf.devices import (
     read_weight,
     unique_parameters,
 )
-from sharpmax.hf.quantised import describe_quantisation, quantised_tensors
+from sharpmax.hf.quantised import describe_quantisation, quantised_buffers
 
 
 def describe_model(
@@ -60,9 +62,8 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
     digest = hashlib.sha256()
     for name, parameter in unique_parameters(model):
         _hash_tensor(digest, name, read_weight(model, name, parameter))
-    for name, tensor in quantised_tensors(model):
-        if not isinstance(tensor, nn.Parameter):  # GPTQ and others keep weights in buffers
-            _hash_tensor(digest, name, read_weight(model, name, tensor))
+    for name, buffer in quantised_buffers(model):
+        _hash_tensor(digest, name, read_weight(model, name, buffer))
     return digest.hexdigest()
 
 
@@ -70,7 +71,11 @@ def _hash_tensor(digest: Any, name: str, tensor: Tensor) -> None:
     if isinstance(tensor, DTensor):
         tensor = tensor.full_tensor()
     if is_traceable_wrapper_subclass(tensor):  # such as torchao's: integers and their scales
-        parts, _ = tensor.__tensor_flatten__()
+        parts, settings = tensor.__tensor_flatten__()
+        # They say how the integers are used: one layout may serve several ways to quantise inputs.
+        # As JSON, where tuples are lists: saving and loading turns one into the other.
+        text = json.dumps(settings, default=repr, skipkeys=True, sort_keys=True)
+        digest.update(re.sub(r" at 0x\w+", "", text).encode())
         for part in parts:
             _hash_tensor(digest, f"{name}.{part}", getattr(tensor, part))
         return

@@ -23,6 +23,11 @@ def quantised_tensors(module: nn.Module, *, recurse: bool = True) -> Iterator[tu
         subclass = is_traceable_wrapper_subclass(parameter) and not isinstance(parameter, DTensor)
         if subclass or parameter.dtype not in PLAIN_DTYPES:
             yield name, parameter
+    yield from quantised_buffers(module, recurse=recurse)
+
+
+def quantised_buffers(module: nn.Module, *, recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
+    """Yield the buffers of a module that hold quantised weights, as those of GPTQ and AWQ do."""
     for name, buffer in module.named_buffers(recurse=recurse):
         integers = not (buffer.is_floating_point() or buffer.is_complex())
         # Positions and the like are vectors, or have torch's usual dtype of integers.

@@ -54,6 +54,11 @@ _ANSWERS: tuple[tuple[Any, str], ...] = (
         "a GPU, or give the model without quantisation",
     ),
     (
+        "invalid python storage|not supported for tensor subclasses",
+        "is quantised in a way that cannot be offloaded to disk: allow more memory (max_memory, "
+        "--max-memory), or give the model without quantisation",
+    ),
+    (
         "is on the meta device, we need a `value`",
         "has tied weights that device_map puts in different places: put their modules in one "
         "place, or let it choose (device_map='auto')",

@@ -40,6 +40,7 @@ from sharpmax.hf.patch.wrappers import unwrap_model
 from sharpmax.hf.progress import Progress, ProgressCallback
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.tune.calibration import Calibration, architecture_of
+from sharpmax.hf.tune.gradients import require_gradients
 from sharpmax.hf.tune.head_profiles import measure_benefits, measure_entropies
 from sharpmax.results.calibration import Head
 
@@ -144,6 +145,8 @@ def calibrate(
     settings = _settings(task, choose, short, long, prompts, questions, seed)
     require_language_model(model)
     require_support(model)
+    if choose == "answers":
+        require_gradients(model, "calibrate with choose='answers'")
     short_prompts, long_prompts = (
         _flat_prompts(model, task, tokenizer, settings, lengths) for lengths in ("short", "long")
     )

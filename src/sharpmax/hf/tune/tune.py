@@ -53,6 +53,7 @@ from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.tune.calibrate import NothingToGain, round_digits
 from sharpmax.hf.tune.calibration import Calibration, architecture_of
 from sharpmax.hf.tune.checkpointing import checkpointed_layers
+from sharpmax.hf.tune.gradients import require_gradients
 from sharpmax.hf.tune.guard import Guard, divergence, load_guard, text_logits, text_nats
 from sharpmax.hf.tune.head_profiles import frozen_weights
 from sharpmax.hf.tune.learnable import HeadRates, Learnable
@@ -278,6 +279,7 @@ def prepare_tuning(
     """
     require_language_model(model)
     require_support(model)
+    require_gradients(model, "tune")
     texts = load_guard(tokenizer, guard, settings.from_tokens, context_length(model))
     validation = _validation_prompts(model, tokenizer, settings)
     checkpoint = Checkpoint(
