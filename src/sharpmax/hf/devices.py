@@ -3,6 +3,9 @@
 accelerate puts a hook on each module of such a model. The hook moves the inputs to the device that
 computes the module, and brings offloaded weights there for as long as the module runs. Between
 passes an offloaded parameter has no values: its device is "meta".
+
+torch's `fully_shard` (FSDP2) splits the weights among processes, and gathers those of a module for
+as long as it runs. All processes must run the same passes.
 """
 
 from __future__ import annotations
@@ -11,10 +14,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
+
+try:
+    from torch.distributed.fsdp import FSDPModule
+except ImportError:  # torch 2.5
+    from torch.distributed._composable.fsdp import FSDPModule  # type: ignore[attr-defined]
 
 
 def input_device(model: PreTrainedModel) -> torch.device:
@@ -40,8 +49,21 @@ def is_dispatched(model: nn.Module) -> bool:
     )
 
 
+def is_fully_sharded(model: nn.Module) -> bool:
+    """Return whether `fully_shard` was called on a model or on modules of it."""
+    return any(isinstance(module, FSDPModule) for module in model.modules())
+
+
+def class_name(model: nn.Module) -> str:
+    """Return the name of a model's class, without what `fully_shard` puts in front of it."""
+    kind = type(model)
+    return (kind.__bases__[-1] if isinstance(model, FSDPModule) else kind).__name__
+
+
 def describe_placement(model: PreTrainedModel) -> str | None:
     """Return a note on where the weights of a model are, or None if they are on one device."""
+    if is_fully_sharded(model):
+        return f"the weights were split among {dist.get_world_size()} processes (fully_shard)"
     devices = {str(parameter.device) for parameter in model.parameters()}
     offloaded = "meta" in devices
     devices.discard("meta")

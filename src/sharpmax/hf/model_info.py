@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import PreTrainedModel
 
 from sharpmax.hf.devices import (
+    class_name,
     describe_placement,
     input_device,
     read_weight,
@@ -43,8 +44,8 @@ def describe_model(
     if quantisation is not None:
         notes = [*notes, f"the weights are quantised: {quantisation}"]
     return {
-        "model": name or model.config._name_or_path or type(model).__name__,
-        "architecture": type(model).__name__,
+        "model": name or model.config._name_or_path or class_name(model),
+        "architecture": class_name(model),
         "model_type": model.config.model_type,
         "parameters": sum(parameter.numel() for _, parameter in unique_parameters(model)),
         "dtype": str(model.dtype).removeprefix("torch."),

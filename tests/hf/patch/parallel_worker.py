@@ -60,8 +60,8 @@ def make_calibration(model: Any) -> shf.Calibration:
     )
 
 
-def run(model: Any, folder: Path) -> dict[str, Any]:
-    """Return what each function gives for a model."""
+def run(model: Any, folder: Path, *, gradients: bool = True) -> dict[str, Any]:
+    """Return what each function gives for a model, those with a backward pass if that works."""
     shf.sharpen(model, HARD)  # refused before the model runs, which would fail in some other way
     tokens, answers = random_tokens(2, 17), {}
     with torch.no_grad():
@@ -104,17 +104,18 @@ def run(model: Any, folder: Path) -> dict[str, Any]:
     diagnosis = shf.diagnose(model, tokenizer(), "lookup", lengths=[2, 4], prompts=2, questions=2)
     results["diagnose"] = {"arrays": diagnosis.arrays}
     prompt = make_prompts(model, resolve_task(short_task), tokenizer(), [6], 1, 1, 0)[6][0]
-    profiles = {
-        "entropies": measure_entropies(model, prompt, (1.0, 1.5)),
-        "benefits": measure_benefits(model, prompt),
-    }
+    profiles = {"entropies": measure_entropies(model, prompt, (1.0, 1.5))}
+    if gradients:
+        profiles["benefits"] = measure_benefits(model, prompt)
     results["profiles"] = {"arrays": profiles}
-    for choose in ("entropy", "answers"):
+    for choose in ("entropy", "answers") if gradients else ("entropy",):
         results[f"calibrate, {choose}"] = describe_calibration(
             lambda choose=choose: shf.calibrate(
                 model, tokenizer(), short_task, choose=choose, short=[4, 6], long=[30], prompts=6
             )
         )
+    if not gradients:
+        return results
     results["tune"] = describe_calibration(
         lambda: shf.tune(
             model,

@@ -1,4 +1,4 @@
-"""Tensor parallelism: processes that share a model's heads give what one process gives."""
+"""Processes that share a model's heads (tensor parallelism) or weights (FSDP) give what one gives."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from hf.families import variant
-from hf.patch import parallel_worker
-from hf.patch.parallel_worker import SHARPENED
-from hf.small import VOCABULARY, llama, tokenizer
+from hf.patch import parallel_worker, sharded_worker
+from hf.patch.parallel_worker import HARD, SHARPENED
+from hf.small import VOCABULARY, llama, random_tokens, tokenizer
+from sharpmax.hf import sharpen
+from sharpmax.hf.model_info import describe_model, weights_fingerprint
 
 TOLERANCE = 1e-5
 """Of logits and statistics. Some norms are computed in float32, whatever the type of the model."""
 
 
-def run_processes(folder, processes):
-    """Run the worker in several processes, and return what each wrote."""
+def run_processes(folder, processes, worker=parallel_worker):
+    """Run a worker in several processes, and return what each wrote."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     finished = subprocess.run(
-        [*launcher, "--nproc-per-node", str(processes), parallel_worker.__file__, str(folder)],
+        [*launcher, "--nproc-per-node", str(processes), worker.__file__, str(folder)],
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
@@ -35,12 +37,12 @@ def run_processes(folder, processes):
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(processes)]
 
 
-def run_alone(folder):
+def run_alone(folder, **options):
     """Return what one process gives, its checkpoints in a folder of their own."""
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float64).eval()
     own = folder / "alone"
     own.mkdir()
-    return parallel_worker.run(model, own)
+    return parallel_worker.run(model, own, **options)
 
 
 def make_folder(folder, name, key_heads):
@@ -107,3 +109,38 @@ def test_heads_that_cannot_be_split_evenly_are_refused(tmp_path, processes, mess
     make_folder(tmp_path, "Llama", 2)
     for own in run_processes(tmp_path, processes):
         assert message in own["error"]
+
+
+@pytest.mark.slow
+def test_processes_that_share_the_weights_return_what_one_process_gives(tmp_path):
+    make_folder(tmp_path, "tunable Llama", 2)
+    together = run_processes(tmp_path, 2, sharded_worker)
+    alone = run_alone(tmp_path, gradients=False)
+    logits = alone.pop("logits")
+    model = sharded_worker.load(tmp_path)
+    with torch.no_grad(), sharpen(model, HARD, heads=[1]):
+        sharpened = model(random_tokens(2, 17)).logits
+    description = describe_model(model, None, [])
+    for own in together:
+        assert own.pop("fingerprint") == weights_fingerprint(model)
+        (note,) = own["description"]["notes"]
+        assert note == "the weights were split among 2 processes (fully_shard)"
+        assert own.pop("description") == description | {"notes": [note]}
+        for verb, message in own.pop("refused").items():
+            needs = "reads whole weights" if verb in ("export", "certify") else "needs gradients"
+            assert f"{needs}" in message, verb
+        assert own.pop("checkpoint") == (own is together[0])  # only one process writes it
+        old = own.pop("fsdp1")
+        torch.testing.assert_close(old.pop("logits"), sharpened, rtol=0, atol=TOLERANCE)
+        for message in old.values():
+            assert "FullyShardedDataParallel cannot be run without its wrapper" in message
+        for case, answer in own.pop("logits").items():
+            assert torch.equal(answer, logits[case])
+        assert own.keys() == alone.keys()
+        for case, result in own.items():
+            if isinstance(result, dict) and "arrays" in result:
+                for name, values in result.pop("arrays").items():
+                    np.testing.assert_array_equal(values, alone[case]["arrays"][name])
+                assert result == {key: alone[case][key] for key in result}
+            else:
+                assert result == alone[case]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from sharpmax._errors import UserError
+from sharpmax.hf.devices import is_fully_sharded
 from sharpmax.hf.patch.layers import Layer, attention_layers, count_module_heads
 from sharpmax.hf.quantised import describe_quantisation, quantised_tensors
 from sharpmax.policies import Policy, traits
@@ -150,13 +151,17 @@ def share_of(layer: Layer) -> HeadShare | None:
 
 
 def group_of(model: PreTrainedModel) -> ProcessGroup | None:
-    """Return the processes among which the heads of a model are split; None if they are not.
+    """Return the processes that run a model together; None if one runs it alone.
+
+    They share its heads (tensor parallelism) or its weights (`fully_shard`), and do the same work.
 
     Raises:
         UserError: The heads cannot be split evenly among them.
     """
     if not (dist.is_available() and dist.is_initialized()):
         return None
+    if is_fully_sharded(model):
+        return dist.group.WORLD
     shares = [share_of(layer) for layer in attention_layers(model)]
     return next((share.group for share in shares if share is not None), None)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
-from sharpmax.hf.devices import input_device
+from sharpmax.hf.devices import input_device, is_fully_sharded
 from sharpmax.hf.patch.context import observed_layers, patched_attention
 from sharpmax.hf.patch.layers import (
     Layer,
@@ -50,6 +50,9 @@ STATISTICS = (
     "sink",
     "spread",
 )
+
+FORWARD_OPTIONS = {"use_cache": False, "logits_to_keep": 1}
+"""Options of a pass, for models that have them."""
 
 LOGIT_ARGUMENTS = ("key", "attn_mask", "is_causal", "scale", "enable_gqa", "softcap", "window")
 """The arguments of attention that, with the queries, decide the logits."""
@@ -135,8 +138,9 @@ def measure_forward_pass(
 ) -> PassStatistics:
     """Run a model on tokens and measure the selected layers.
 
-    The pass ends after the last of these layers. No keys and values are kept, and the output layer,
-    whose logits would take tokens times vocabulary numbers, is not reached.
+    The pass ends after the last of these layers, unless `fully_shard` split the model among
+    processes. No keys and values are kept. The logits, which would take tokens times vocabulary
+    numbers, are not computed, or those of the last token only.
 
     Args:
         model: The model.
@@ -149,6 +153,8 @@ def measure_forward_pass(
         UserError: The pass did not reach a selected layer.
     """
     begin = time.perf_counter()
+    # An exception would leave the modules that are running gathered on this process.
+    ends_early = not is_fully_sharded(model)
     measured: dict[int, _LayerStatistics] = {}
 
     def make_observer(layer: Layer) -> Observer:
@@ -162,15 +168,15 @@ def measure_forward_pass(
                 measured[layer.index] = own.gather(share, heads)
             if finish_layer is not None:
                 finish_layer()
-            if len(measured) == len(selection.layers):
+            if ends_early and len(measured) == len(selection.layers):
                 raise _AllLayersMeasured
             return output
 
         return observe
 
     options: dict[str, Any] = {"input_ids": torch.tensor([tokens], device=input_device(model))}
-    if "use_cache" in inspect.signature(model.forward).parameters:
-        options["use_cache"] = False
+    known = inspect.signature(model.forward).parameters
+    options |= {key: value for key, value in FORWARD_OPTIONS.items() if key in known}
     sharpened: AbstractContextManager[Any] = (
         nullcontext() if policy is None else sharpen(model, policy)
     )

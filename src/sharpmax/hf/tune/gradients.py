@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
-from sharpmax.hf.devices import input_device
+from sharpmax.hf.devices import input_device, is_fully_sharded
 from sharpmax.hf.quantised import PLAIN_DTYPES, quantised_tensors
 
 TOLERANCE = 0.1
@@ -20,17 +20,27 @@ TOLERANCE = 0.1
 
 
 def require_gradients(model: PreTrainedModel, verb: str) -> None:
-    """Refuse a model with a quantised layer through which gradients do not flow.
+    """Refuse a model through which gradients do not flow.
 
-    One layer of each kind is run on a random vector. Models without quantised layers pass.
+    `fully_shard` drops gathered weights after a module's backward pass, and the one over a context
+    and its questions needs those of each module twice.
+
+    One layer of each kind is run on a random vector. Layers that are not quantised pass.
 
     Args:
         model: The model.
         verb: What needs the gradients, for the error.
 
     Raises:
-        UserError: The gradient of a layer's output by its input is missing or wrong.
+        UserError: The gradient of a layer's output by its input is missing or wrong, or the model
+            is split by `fully_shard`.
     """
+    if is_fully_sharded(model):
+        raise UserError(
+            f"{verb} needs gradients through two passes at once, which weights that fully_shard "
+            "split among processes do not allow: load the model in one process, or with a device "
+            "map"
+        )
     checked: set[tuple[object, ...]] = set()
     for name, module in model.named_modules():
         tensors = list(quantised_tensors(module, recurse=False))
