@@ -97,8 +97,9 @@ HF = {
     "prompts=16, questions=None, seed=1, name=None, resume=None, progress=None)",
     "Condition": "(policy, layers=None, heads=None)",
     "register": f"(policy={sx.PAPER!r})",
-    "load": "(name='smollm2', *, device='auto', device_map=None, max_memory=None, dtype='auto', allow_pickle=False, "
-    "trust_remote_code=False, report=None)",
+    "load": "(name='smollm2', *, device='auto', device_map=None, max_memory=None, "
+    "tensor_parallel=False, dtype='auto', allow_pickle=False, trust_remote_code=False, "
+    "report=None)",
     "AdaptiveTemperatureLogitsProcessor": f"(policy={sx.PAPER!r})",
 }
 

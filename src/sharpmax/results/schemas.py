@@ -765,6 +765,7 @@ SCHEMAS: dict[str, type[Schema]] = {
     "leaderboard": Leaderboard,
     "policies": Policies,
     "scan": Scan,
+    "serving": Serving,
     "table1": Table1,
     "tune-comparison": TuneComparison,
     "unknowns": Unknowns,
