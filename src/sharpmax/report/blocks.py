@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
+from types import NoneType
 from typing import Any, ClassVar, Literal
 
 from sharpmax.report.numbers import fixed, join
@@ -143,6 +145,13 @@ class Table:
     text: str = ""
     terminal: bool = True
     """Whether the terminal prints it; long tables are for the page only."""
+
+    def __post_init__(self) -> None:
+        """Check the cells here, where a damaged result is still known by its name."""
+        for row in self.rows:
+            for column, cell in zip(self.columns, row, strict=True):
+                if column.digits is not None and not isinstance(cell, (Cell, Real, NoneType)):
+                    raise TypeError(f"{column.name} in {self.title!r} is {cell!r}, not a number")
 
     def cells(self, row: Sequence[Any]) -> list[Cell | str]:
         """Return what each cell shows: text, or a number with its text."""

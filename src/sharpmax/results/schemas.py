@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from sharpmax._errors import UserError
 from sharpmax.results.result import Result, first_problem
@@ -318,6 +318,15 @@ class AttentionMaps(Schema):
     sizes: list[int]
     weights: dict[str, list[list[Numbers]]]
     weight_of_maximum: dict[str, Numbers]
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        for name, frames in self.weights.items():
+            widths = {len(row) for frame in frames for row in frame}
+            heights = {len(frame) for frame in frames}
+            if (len(frames), heights, widths) != (len(self.sizes), {self.sets}, {self.items}):
+                raise ValueError(f"the weights of {name} are not one of each size, set and item")
+        return self
 
 
 class Figure3(Schema):
