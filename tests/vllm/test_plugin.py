@@ -38,7 +38,10 @@ def engine_config(**changes):
             rswa_window=None,
         ),
         parallel_config=SimpleNamespace(
-            decode_context_parallel_size=1, prefill_context_parallel_size=1
+            decode_context_parallel_size=1,
+            prefill_context_parallel_size=1,
+            distributed_executor_backend="mp",
+            nnodes=1,
         ),
         cache_config=SimpleNamespace(kv_sharing_fast_prefill=False),
         speculative_config=None,
@@ -144,6 +147,8 @@ def test_a_model_that_fits():
         ({"model_config__rswa_window": 64}, "reference sliding windows"),
         ({"parallel_config__decode_context_parallel_size": 2}, "context parallelism"),
         ({"parallel_config__prefill_context_parallel_size": 2}, "context parallelism"),
+        ({"parallel_config__nnodes": 2}, "several machines"),
+        ({"parallel_config__distributed_executor_backend": "ray"}, "several machines"),
         ({"cache_config__kv_sharing_fast_prefill": True}, "fast prefill"),
         ({"speculative_config": object()}, "speculative decoding"),
     ],

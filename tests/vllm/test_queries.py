@@ -153,6 +153,14 @@ def test_lengths_are_computed_once_per_batch(monkeypatch):
     assert len(calls) == 2  # one per window
 
 
+def test_nothing_is_read_back_to_the_host():
+    """Tensors on this device have no numbers, so that reading one raises."""
+    meta = torch.device("meta")
+    batch = Batch(torch.empty(4, device=meta).int(), torch.empty(3, device=meta).int())
+    scaling = QueryScaling(RATES, calibration(), 5, meta)
+    assert scaling(torch.empty(7, len(RATES), 4, device=meta), batch).shape == (7, 3, 4)
+
+
 def test_what_is_kept_is_not_used_for_other_lengths():
     """vLLM makes the metadata of one group of layers from a copy of another's."""
     query, first = random_query(30), pack([(100, 30)])

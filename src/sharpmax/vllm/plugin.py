@@ -95,6 +95,9 @@ def require_config(calibration: Calibration, config: Any) -> None:
         "speculative decoding": config.speculative_config is not None,
         "context parallelism": parallel.decode_context_parallel_size > 1
         or parallel.prefill_context_parallel_size > 1,
+        # The variable might not reach the other machines, whose heads would stay as they are.
+        "serving on several machines": parallel.nnodes > 1
+        or parallel.distributed_executor_backend == "ray",
         "a softcap on the attention's logits": bool(getattr(text, "attn_logit_softcapping", None)),
         "chunked local attention": bool(getattr(text, "attention_chunk_size", None)),
         "a prefix that is attended to in both directions": model.is_mm_prefix_lm,
