@@ -91,4 +91,4 @@ def test_an_offloaded_model_scans_as_it_does_in_memory(saved_model, tmp_path, su
         np.testing.assert_array_equal(scan.arrays[name], values)
     assert plain.config["notes"] == []
     (note,) = scan.config["notes"]
-    assert "weights were offloaded (disk)" in note
+    assert "weights were spread over disk, and brought" in note

@@ -15,7 +15,6 @@ import sharpmax as sx
 import sharpmax.hf as shf
 from hf.families import DECODER, FAMILIES, assert_close, family_model
 from hf.small import llama
-from sharpmax.hf.devices import input_device
 from sharpmax.hf.model_info import (
     context_length,
     describe_length_temperature,
@@ -23,6 +22,7 @@ from sharpmax.hf.model_info import (
     is_encoder_decoder,
     weights_fingerprint,
 )
+from sharpmax.hf.patch.wrappers import input_device
 
 
 def test_a_description_names_what_was_measured():
@@ -63,7 +63,7 @@ def test_a_fingerprint_and_a_count_reach_offloaded_and_tied_weights(name):
     assert weights_fingerprint(model) == fingerprint
     description = describe_model(model, None, [])
     assert (description["parameters"], description["device"]) == (parameters, "cpu")
-    assert "weights were offloaded" in description["notes"][-1]
+    assert "weights were spread over CPU memory or disk, and brought" in description["notes"][-1]
 
 
 EMBEDDING_STAYS = {"model.embed_tokens": "cpu", "model.layers": "disk", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}  # fmt: skip

@@ -11,8 +11,12 @@ from torch import nn
 from hf.families import FAMILIES, family_model
 from hf.quantised_weights import dequantise, quantise
 from hf.small import llama
-from sharpmax.hf.model_info import describe_model, weights_fingerprint
-from sharpmax.hf.quantised import describe_quantisation, quantised_tensors
+from sharpmax.hf.model_info import (
+    describe_model,
+    describe_quantisation,
+    quantised_tensors,
+    weights_fingerprint,
+)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

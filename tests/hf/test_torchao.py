@@ -14,8 +14,7 @@ from hf.patch.parallel_worker import make_calibration, short_task
 from hf.small import llama, random_tokens, tokenizer
 from sharpmax import UserError
 from sharpmax.hf.loading.loader import load
-from sharpmax.hf.model_info import weights_fingerprint
-from sharpmax.hf.quantised import quantised_tensors
+from sharpmax.hf.model_info import quantised_tensors, weights_fingerprint
 
 pytest.importorskip("torchao")
 quantization = pytest.importorskip("torchao.quantization")

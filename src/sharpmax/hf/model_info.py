@@ -6,23 +6,22 @@ import hashlib
 import inspect
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import PreTrainedModel
 
-from sharpmax.hf.devices import (
-    class_name,
+from sharpmax.hf.patch.wrappers import (
     describe_placement,
-    input_device,
     read_weight,
     unique_parameters,
 )
-from sharpmax.hf.quantised import describe_quantisation, quantised_buffers
+
+PLAIN_DTYPES = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 
 
 def describe_model(
@@ -39,17 +38,17 @@ def describe_model(
     if temperature is not None:
         notes = [*notes, f"the model has a length temperature of its own: {temperature}"]
     placement, quantisation = describe_placement(model), describe_quantisation(model)
-    if placement is not None:
-        notes = [*notes, placement]
+    if placement.note is not None:
+        notes = [*notes, placement.note]
     if quantisation is not None:
         notes = [*notes, f"the weights are quantised: {quantisation}"]
     return {
-        "model": name or model.config._name_or_path or class_name(model),
-        "architecture": class_name(model),
+        "model": name or model.config._name_or_path or placement.architecture,
+        "architecture": placement.architecture,
         "model_type": model.config.model_type,
-        "parameters": sum(parameter.numel() for _, parameter in unique_parameters(model)),
+        "parameters": placement.parameters,
         "dtype": str(model.dtype).removeprefix("torch."),
-        "device": input_device(model).type,
+        "device": placement.device,
         "notes": list(notes),
     }
 
@@ -61,7 +60,7 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
     or offloaded.
     """
     digest = hashlib.sha256()
-    for name, parameter in unique_parameters(model):
+    for name, parameter in list(unique_parameters(model)):
         _hash_tensor(digest, name, read_weight(model, name, parameter))
     for name, buffer in quantised_buffers(model):
         _hash_tensor(digest, name, read_weight(model, name, buffer))
@@ -82,6 +81,45 @@ def _hash_tensor(digest: Any, name: str, tensor: Tensor) -> None:
         return
     start = tensor.detach().flatten()[:256].to("cpu", torch.float64).numpy()
     digest.update(name.encode() + start.tobytes())
+
+
+def quantised_tensors(module: nn.Module, *, recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
+    """Yield the quantised parameters of a module, and the buffers that hold quantised weights.
+
+    torchao's parameters are tensor subclasses, those of bitsandbytes have integer dtypes, and GPTQ
+    and AWQ keep integers in buffers. A model whose weights were dequantised on loading has none.
+    """
+    for name, parameter in module.named_parameters(recurse=recurse):
+        subclass = is_traceable_wrapper_subclass(parameter) and not isinstance(parameter, DTensor)
+        if subclass or parameter.dtype not in PLAIN_DTYPES:
+            yield name, parameter
+    yield from quantised_buffers(module, recurse=recurse)
+
+
+def quantised_buffers(module: nn.Module, *, recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
+    """Yield the buffers of a module that hold quantised weights, as those of GPTQ and AWQ do."""
+    for name, buffer in module.named_buffers(recurse=recurse):
+        integers = not (buffer.is_floating_point() or buffer.is_complex())
+        # Positions and the like are vectors, or have torch's usual dtype of integers.
+        if integers and buffer.dtype not in (torch.bool, torch.int64) and buffer.ndim > 1:
+            yield name, buffer
+
+
+def describe_quantisation(model: PreTrainedModel) -> str | None:
+    """Return how the weights of a model are quantised, such as "torchao"; None if they are not."""
+    tensor = next((tensor for _, tensor in quantised_tensors(model)), None)
+    if tensor is None:
+        return None
+    config = getattr(model.config, "quantization_config", None)
+    method = (
+        config.get("quant_method")
+        if isinstance(config, dict)
+        else getattr(config, "quant_method", None)
+    )
+    if method is not None:
+        return str(getattr(method, "value", method))
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return type(tensor).__name__ if is_traceable_wrapper_subclass(tensor) else dtype
 
 
 def context_length(model: PreTrainedModel) -> int | None:

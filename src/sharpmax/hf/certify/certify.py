@@ -13,7 +13,6 @@ from transformers import PreTrainedModel
 from sharpmax import theory
 from sharpmax._errors import UserError
 from sharpmax.hf.certify.bounds import bound_spreads
-from sharpmax.hf.devices import unique_parameters
 from sharpmax.hf.model_info import (
     context_length,
     describe_growing_temperature,
@@ -22,7 +21,7 @@ from sharpmax.hf.model_info import (
 )
 from sharpmax.hf.patch.layers import Layer, attention_layers
 from sharpmax.hf.patch.parallel import require_whole_weights
-from sharpmax.hf.patch.wrappers import unwrap_model
+from sharpmax.hf.patch.wrappers import count_parameters, unwrap_model
 from sharpmax.hf.scan.scan import Scan
 from sharpmax.results import Result, Stopwatch
 
@@ -203,7 +202,7 @@ def _measured_spread(
     config = scan.config
     if config["policy"] is not None:
         raise UserError(f"the scan is of a sharpened model ({config['policy']}): scan it plain")
-    parameters = sum(parameter.numel() for _, parameter in unique_parameters(model))
+    parameters = count_parameters(model)
     if (model.config.model_type, parameters) != (config["model_type"], config["parameters"]):
         raise UserError(
             f"the scan is of {config['model']}, {config['model_type']} with "

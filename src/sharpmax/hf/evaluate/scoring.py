@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from sharpmax._errors import UserError
-from sharpmax.hf.devices import input_device
 from sharpmax.hf.evaluate.tasks import TaskPrompt
+from sharpmax.hf.patch.wrappers import input_device
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from sharpmax._errors import UserError
-from sharpmax.hf.devices import is_fully_sharded
+from sharpmax.hf.model_info import describe_quantisation, quantised_tensors
 from sharpmax.hf.patch.layers import Layer, attention_layers, count_module_heads
-from sharpmax.hf.quantised import describe_quantisation, quantised_tensors
+from sharpmax.hf.patch.wrappers import is_fully_sharded
 from sharpmax.policies import Policy, traits
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
-from sharpmax.hf.devices import input_device
 from sharpmax.hf.patch import attention
 from sharpmax.hf.patch.context import observed_layers, patched_attention
 from sharpmax.hf.patch.layers import (
@@ -20,6 +19,7 @@ from sharpmax.hf.patch.layers import (
 )
 from sharpmax.hf.patch.parallel import group_of
 from sharpmax.hf.patch.scope import PLAIN, Scope, entered
+from sharpmax.hf.patch.wrappers import input_device
 
 TESTED_MODEL_TYPES = frozenset(
     (

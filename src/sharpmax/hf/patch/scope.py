@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 PLAIN = Constant(1.0)
 """The policy of plain attention."""
 
+PLAIN_TRAITS = traits(PLAIN)
+"""Read once: most layers have no rule."""
+
 
 @dataclass(frozen=True, eq=False)
 class Rule:
@@ -132,7 +135,7 @@ class LayerState:
 
     def __post_init__(self) -> None:
         self.policy = combine_rules(self.rules)
-        self.policy_traits = traits(self.policy)
+        self.policy_traits = PLAIN_TRAITS if self.policy is PLAIN else traits(self.policy)
 
 
 @dataclass

@@ -18,7 +18,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
-from sharpmax.hf.devices import input_device, is_fully_sharded
 from sharpmax.hf.patch.context import observed_layers, patched_attention
 from sharpmax.hf.patch.layers import (
     Layer,
@@ -30,6 +29,7 @@ from sharpmax.hf.patch.layers import (
 )
 from sharpmax.hf.patch.parallel import HeadShare, gather_heads, share_of
 from sharpmax.hf.patch.scope import PLAIN, Observer
+from sharpmax.hf.patch.wrappers import input_device, is_fully_sharded
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.policies import Policy
 from sharpmax.torch import (

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
-from sharpmax.hf.devices import input_device, is_fully_sharded
-from sharpmax.hf.quantised import PLAIN_DTYPES, quantised_tensors
+from sharpmax.hf.model_info import PLAIN_DTYPES, quantised_tensors
+from sharpmax.hf.patch.wrappers import input_device, is_fully_sharded
 
 TOLERANCE = 0.1
 """Largest relative error of a gradient. Layers that quantise their inputs, too, are not linear."""

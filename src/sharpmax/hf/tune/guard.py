@@ -19,8 +19,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
-from sharpmax.hf.devices import input_device, is_dispatched
 from sharpmax.hf.evaluate.scoring import keep_logits
+from sharpmax.hf.patch.wrappers import input_device, is_dispatched
 from sharpmax.hf.scan.prompts import encode
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sharpmax.hf.devices import input_device
 from sharpmax.hf.evaluate.scoring import (
     answer_log_probability,
     answer_logits,
@@ -23,6 +22,7 @@ from sharpmax.hf.patch.context import observed_layers, patched_attention
 from sharpmax.hf.patch.layers import Layer, attention_layers
 from sharpmax.hf.patch.parallel import gather_heads, share_of, sum_over_shares
 from sharpmax.hf.patch.scope import PLAIN, Observer
+from sharpmax.hf.patch.wrappers import input_device
 from sharpmax.hf.scan.forward import LOGIT_ARGUMENTS
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.tune.calibration import architecture_of

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sharpmax.hf.devices import input_device
 from sharpmax.hf.patch.context import patched_attention
 from sharpmax.hf.patch.layers import attention_layers
 from sharpmax.hf.patch.scope import PLAIN, Rule
+from sharpmax.hf.patch.wrappers import input_device
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.tune.calibration import ByRate, architecture_of
 from sharpmax.results.calibration import Law
