@@ -14,6 +14,7 @@ from sharpmax.cli.program import COMMANDS, program
 
 NAMES = [name.replace("_", "-") for names in COMMANDS.values() for name in names]
 CLRS = ["clrs generate", "clrs train", "clrs evaluate"]
+GRID = ["grid evaluate", "grid tune"]
 ROOT = typer.main.get_command(program)
 
 
@@ -35,7 +36,7 @@ def test_commands_are_grouped_and_take_one_line_each(succeed):
         assert summary.endswith(".")
 
 
-@pytest.mark.parametrize("command", [*NAMES, *CLRS])
+@pytest.mark.parametrize("command", [*NAMES, *CLRS, *GRID])
 def test_help_of_a_command(command, succeed):
     text = succeed(*command.split(), "--help").out
     assert "<bool>" not in text
@@ -48,7 +49,7 @@ def test_help_of_a_command(command, succeed):
             assert len(line.rstrip()) + len(following.split()[0]) >= 79, line
 
 
-@pytest.mark.parametrize("command", [*NAMES, *CLRS])
+@pytest.mark.parametrize("command", [*NAMES, *CLRS, *GRID])
 def test_every_option_is_explained(command):
     found = ROOT
     for name in command.split():
@@ -63,7 +64,7 @@ def test_a_command_is_named_after_its_module():
     for names in COMMANDS.values():
         for name in names:
             command = ROOT.commands[name.replace("_", "-")]
-            if command.callback is not None and name != "clrs":
+            if command.callback is not None and name not in ("clrs", "grid"):
                 module = inspect.unwrap(command.callback).__module__
                 assert module == f"sharpmax.cli.commands.{name}"
 

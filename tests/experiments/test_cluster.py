@@ -12,14 +12,18 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import workers
 from waiting import wait_until
 
 import sharpmax
-from sharpmax import MissingExtraError, UserError
-from sharpmax.experiments import cluster, jobs
+from hf.small import llama, tokenizer
+from sharpmax import Constant, MissingExtraError, UserError
+from sharpmax.experiments import cluster, grid, jobs
+from sharpmax.experiments.grid import run_cell
 from sharpmax.experiments.leaderboard.trial import Budget, Trial, run_trial
+from sharpmax.hf import Condition
 
 # Ray forks to start a node; JAX, if it was used before, warns about forks.
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
@@ -133,6 +137,44 @@ def test_killing_a_node_does_not_change_the_results(nodes, address, tmp_path, ca
         assert here.pop("seconds") > 0
         assert there.pop("seconds") > 0
         assert here == there
+
+
+@pytest.mark.slow
+def test_a_grid_of_evaluations_survives_the_loss_of_a_node(nodes, address, tmp_path, monkeypatch):
+    (doomed,) = nodes.worker_nodes
+    folder = tmp_path / "tiny"
+    llama(context=700).save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    options = {
+        "policies": {"hard": Condition(Constant(1.5))},
+        "lengths": [2],
+        "prompts": 8,
+        "questions": 1,
+    }
+    cells = [grid.Cell(str(folder), "lookup", seed, options) for seed in range(2)]
+    killed = []
+
+    def attempts(seed):
+        lines = (folder / "attempts").read_text().splitlines()
+        return [line.split()[1] for line in lines if line.startswith(f"{seed} ")]
+
+    def kill(stage, jobs, job, share):
+        if not killed and 0 < share < 1 and attempts(job) == [doomed.node_id]:
+            nodes.remove_node(doomed, allow_graceful=False)
+            killed.append(job)
+
+    monkeypatch.setattr(grid, "run_cell", workers.run_cell_and_log)
+    try:
+        found = grid.run(cells, tmp_path / "out", ray=address, progress=kill)
+    finally:
+        nodes.add_node(**NODE)
+    (lost,) = killed
+    assert attempts(lost) == [doomed.node_id, nodes.head_node.node_id]
+    for cell, result in zip(cells, found, strict=True):
+        alone = run_cell(cell, lambda share: None)
+        for name, values in alone.arrays.items():
+            np.testing.assert_array_equal(result.arrays[name], values)
+        assert (tmp_path / "out" / cell.file).exists()
 
 
 @pytest.mark.slow

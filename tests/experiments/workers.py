@@ -98,3 +98,19 @@ def log_the_end(job, report_share):
     except BaseException as error:
         path.write_text(type(error).__name__)
         raise
+
+
+def run_cell_and_log(cell, report_share):
+    """Do a job of a grid, and note which node began it."""
+    import ray
+
+    from sharpmax.experiments.grid import run_cell
+
+    with (Path(cell.model) / "attempts").open("a") as log:
+        log.write(f"{cell.seed} {ray.get_runtime_context().get_node_id()}\n")
+
+    def slowly(share):
+        time.sleep(0.1)
+        report_share(share)
+
+    return run_cell(cell, slowly)

@@ -18,7 +18,7 @@ from sharpmax.cli.processes import refuse_processes
 
 COMMANDS = {
     "Measure": ("demo", "scan", "diagnose", "certify"),
-    "Improve": ("tune", "evaluate", "calibrate", "lm_eval"),
+    "Improve": ("tune", "evaluate", "calibrate", "lm_eval", "grid"),
     "Ship": ("export",),
     "Share": ("report", "app"),
     "Reproduce": ("reproduce", "leaderboard", "clrs"),
