@@ -22,7 +22,12 @@ sys.path.append(str(ROOT / "tools"))  # mkdocs loads a hook by path, without its
 
 import notebook_pages  # noqa: E402
 
-PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "LOG.md": "log.md"}
+PAGES = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "LOG.md": "log.md",
+    "SECURITY.md": "security.md",
+}
 """Files at the repository's root that become pages, and their paths in the site."""
 
 ELSEWHERE = {"README.md": "index.md", **PAGES}
