@@ -329,6 +329,27 @@ def generating_cost(result: Result) -> str:
     return f"{', '.join(parts)}; up to {found.from_tokens} tokens the same bit for bit"
 
 
+def serving_agreement(result: Result) -> str:
+    found = schemas.Serving.of(result)
+    ways, models = found.parity.ways.values(), found.architectures.models.values()
+    largest = max(part.largest_difference for part in (*ways, *models))
+    real = max(part.largest_difference for part in ways)
+    return (
+        f"log-probabilities within {real:.1e} nats on SmolLM2, {largest:.1e} on random models with "
+        "windows and two processes; rates of 0 the same bit for bit"
+    )
+
+
+def serving_answers(result: Result) -> str:
+    found = schemas.Serving.of(result).lookup
+    right = found.right
+    return (
+        f"vLLM {right['vLLM, plain']} → {right['vLLM, plugin']} (plugin), llama.cpp "
+        f"{right['llama.cpp, plain']} → {right['llama.cpp, exported']} (export) of "
+        f"{found.questions} questions"
+    )
+
+
 def head_training(result: Result) -> str:
     training = schemas.HeadBench.of(result).training
     low, high = training.range

@@ -336,6 +336,20 @@ OURS = (
         "python benchmarks/generate_cost.py results/bench_generate.json",
         numbers.generating_cost,
     ),
+    Claim(
+        "The vLLM plugin equals sharpen",
+        "deploy.md#vllm",
+        "serving.json",
+        "make test-serving",
+        numbers.serving_agreement,
+    ),
+    Claim(
+        "Tuned lookups among 40 names in serving engines",
+        "deploy.md#llamacpp",
+        "serving.json",
+        "make test-serving",
+        numbers.serving_answers,
+    ),
     *(
         Claim(
             text,

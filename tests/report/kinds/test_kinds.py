@@ -248,6 +248,30 @@ def test_a_calibration_by_its_heads():
     assert report.describe(without).verdict.status == "neutral"
 
 
+def test_serving_by_its_numbers():
+    result = first_of("serving")
+    work = {"stock_seconds": 2.0, "plugin_seconds": 2.06, "ratio": 1.03, "quartiles": [1.01, 1.04]}
+    times = {"rounds": 3, "threads": 2, "workloads": {"prefill": work}}
+    without = {key: part for key, part in result.measurements.items() if key != "throughput"}
+    quiet = result.model_copy(update={"measurements": without})
+    assert "stock vLLM:" not in text_of(quiet)
+    timed = changed(quiet, throughput=times)
+    assert "as a ratio to stock vLLM: 1.03 for prefill." in text_of(timed)
+    assert table(timed, "Time").rows[0][3].text == "1.03 (1.01 to 1.04)"
+    right = result.measurements["lookup"]["right"]
+    assert table(result, "Lookup").rows == list(right.items())
+    rows = table(result, "Agreement with sharpen").rows
+    compared = {(row[0], row[1]): row[3].value for row in rows}
+    ways, files = result.measurements["parity"]["ways"], result.measurements["gguf"]["files"]
+    for engine, prefix, parts in (("vLLM", "plugin, ", ways), ("llama.cpp", "exported ", files)):
+        for case, part in parts.items():
+            what = f"{prefix}{case}" + (" file" if engine == "llama.cpp" else "")
+            assert compared[engine, what] == part["largest_difference"]
+    assert len(rows) == len(ways) + len(files) + 2 + len(
+        result.measurements["architectures"]["models"]
+    )
+
+
 def test_the_cost_of_generating_by_its_numbers():
     times = {
         "64": {"plain": (1.0, 1.0, 1.0, 2000.0), "calibrated": (1.01, 0.99, 1.02, 2020.0)},
