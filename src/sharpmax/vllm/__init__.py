@@ -53,4 +53,4 @@ def stop(error: UserError) -> None:
     raise SystemExit(USER_ERROR) from error
 
 
-__all__ = ["VARIABLE", "register"]
+__all__ = ["register"]

@@ -50,10 +50,10 @@ def _agreement(groups: Mapping[str, Mapping[str, schemas.Agreement]]) -> Table:
     columns = [
         Column("Engine"),
         Column("What"),
-        Column("Compared", 0),
-        Column("Largest difference", 6, "lower"),
+        Column("Compared", 0, short=""),
+        Column("Largest difference", 6, "lower", short="Difference"),
         Column("Tolerance", 6, short=""),
-        Column("Change by the calibration", 2),
+        Column("Change by the calibration", 2, short="Change"),
     ]
     rows = [
         [
