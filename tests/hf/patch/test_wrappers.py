@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from accelerate import cpu_offload, dispatch_model
+from accelerate.utils import send_to_device
 from peft import LoraConfig, PrefixTuningConfig, get_peft_model
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import pipeline
@@ -15,6 +16,9 @@ import sharpmax.hf as shf
 from hf.small import assert_nothing_is_patched, llama, random_tokens, tokenizer
 from sharpmax import UserError
 from sharpmax.hf.patch.wrappers import unwrap_model
+from sharpmax.hf.tune.calibration import ByRate
+from sharpmax.hf.tune.head_profiles import _HeadTemperatures
+from sharpmax.results.calibration import Law
 
 TOKENS = random_tokens(2, 17)
 HARD = sx.Constant(3.0)
@@ -117,3 +121,37 @@ def test_prompt_learning_may_be_sharpened_from_outside():
     plain = answer(model)
     with shf.sharpen(model, HARD):
         assert (answer(model) - plain).abs().max() > 0.1
+
+
+def on_two_devices():
+    """Put the last layer on the device meta: it computes nothing, but refuses tensors of others."""
+    model = llama(layers=2)
+    for part in (model.model.layers[1], model.model.norm, model.lm_head):
+        part.to("meta")
+        part.register_forward_pre_hook(
+            lambda _, inputs, options: (send_to_device(inputs, "meta"), send_to_device(options, "meta", skip_keys="past_key_values")),
+            with_kwargs=True,
+        )  # fmt: skip
+    return model
+
+
+RATES = [torch.full((4,), 0.5, requires_grad=True) for _ in range(2)]
+POLICIES = {
+    "constant": sx.Constant(3.0),
+    "by length": sx.LogLength(4),
+    "by entropy": sx.PAPER,
+    "rates": ByRate(RATES[0], 4, Law(low=0.3, high=3.0)),
+    "factors": _HeadTemperatures(RATES[1]),
+}
+
+
+@pytest.mark.parametrize("heads", [None, [1]])
+@pytest.mark.parametrize("name", POLICIES)
+def test_no_policy_mixes_the_devices_of_layers(name, heads):
+    model = on_two_devices()
+    with shf.sharpen(model, POLICIES[name], heads=heads):
+        logits = model(TOKENS).logits
+    assert logits.device.type == "meta"
+    with shf.sharpen(model, POLICIES[name], heads=heads), torch.no_grad():
+        cache = model(TOKENS[:, :-1], use_cache=True).past_key_values
+        assert model(TOKENS[:, -1:], past_key_values=cache).logits.device.type == "meta"
