@@ -47,6 +47,41 @@ def scan_table(scans: Result) -> str:
     return "\n".join(lines)
 
 
+def long_table(longs: Result) -> str:
+    found = longs.measurements
+    jobs = list(found["gigabytes_per_thousand_tokens"])
+    heads = ["tokens", "plain pass, s", "scan, s", "ratio", *(f"{job}, GB" for job in jobs)]
+    lines = [f"| {' | '.join([*heads, 'keys and values, GB'])} |", "|---" * (len(heads) + 1) + "|"]
+    for row in found["rows"]:
+        low, high = row["ratio_range"]
+        memory = " | ".join(f"{row['peak_gigabytes'][job]:.2f}" for job in jobs)
+        lines.append(
+            f"| {row['tokens']:,} | {row['plain_seconds']:.1f} | {row['scan_seconds']:.1f} | "
+            f"{row['ratio']:.2f} ({low:.2f} to {high:.2f}) | {memory} | "
+            f"{row['cache_gigabytes']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def long_inputs(longs: Result) -> str:
+    """Describe time and memory of inputs up to a long context."""
+    found, config = longs.measurements, longs.config
+    growth = ", ".join(
+        f"{job} {1000 * gigabytes:.0f} MB"
+        for job, gigabytes in found["gigabytes_per_thousand_tokens"].items()
+    )
+    return f"""{config["model"]}, {config["threads"]} threads: a scan as a ratio to a plain forward
+pass with SDPA, without the output layer; median (range) of
+{" to ".join(str(row["rounds"]) for row in found["rows"][:: len(found["rows"]) - 1])} rounds. Memory
+is all that a fresh process holds at its peak; with the model alone it is
+{found["idle_gigabytes"]:.2f} GB. Growth per thousand tokens: {growth}. "evaluate" reads the context
+{config["chunk"]:,} tokens at a time, sharpened by the paper's policy, and answers one question.
+Against one pass this changes the answer's log-probability by {found["largest_difference"]:.0e} nats
+at {config["checked_tokens"]:,} tokens. {machine(longs)}
+
+{long_table(longs)}"""
+
+
 def generating(result: Result) -> str:
     """Describe what a calibration costs, with a table by the length of the prompt."""
     config = result.config
@@ -93,7 +128,14 @@ def by_kind(prefill: dict) -> str:
     )
 
 
-def page(torchs: Result, jaxs: Result, scans: Result, heads: Result, generated: Result) -> str:
+def page(
+    torchs: Result,
+    jaxs: Result,
+    scans: Result,
+    heads: Result,
+    generated: Result,
+    longs: Result,
+) -> str:
     found = torchs.measurements
     rounds = torchs.config["rounds"]
     ours = found["torch_after"]["a product of torch's"]["after cpu"]
@@ -169,6 +211,10 @@ of eager attention's matrices by at most {scans.measurements["largest_difference
 
 {scan_table(scans)}
 
+### Long inputs
+
+{long_inputs(longs)}
+
 ### Generating with a calibration
 
 {generating(generated)}
@@ -180,8 +226,8 @@ of eager attention's matrices by at most {scans.measurements["largest_difference
 
 
 def main() -> None:
-    torchs, *others = map(Result.load, sys.argv[1:6])
-    document = Path(sys.argv[6])
+    torchs, *others = map(Result.load, sys.argv[1:7])
+    document = Path(sys.argv[7])
     text = document.read_text("utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
