@@ -40,7 +40,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
                   "--prompts", "8"),
     "tune": ("tune", "MODEL", "--task", "max", "--from-tokens", "64", "--steps", "6",
              "--check-prompts", "1", "--guard-weight", "0", "--max-text-cost", "9"),
-    "table1": ("reproduce", "table1", "--quick", "--processes", "2"),
+    "table1": ("reproduce", "table1", "--quick", "--processes", "1"),
     "leaderboard": ("leaderboard", "--quick", "--steps", "100", "--method", "softmax", "--method",
                     "sparsemax", "--track", "trained", "--processes", "2"),
     "clrs train": ("clrs", "train", str(SAMPLE / "train"), "--shape",
