@@ -32,6 +32,7 @@ def settings() -> dict[str, Any]:
     return {
         "verbosity": hf_logging.get_verbosity(),
         "hub verbosity": hub_logging.get_verbosity(),
+        "accelerate": logging.getLogger("accelerate").level,
         "bars": hf_logging.is_progress_bar_enabled(),
         "hub bars": not are_progress_bars_disabled(),
         "environment": dict(os.environ),
@@ -50,7 +51,8 @@ def change_settings(level: int, hub_level: int, bars: bool, hub_bars: bool) -> N
 def restored() -> Iterator[None]:
     before = settings()
     yield
-    change_settings(*list(before.values())[:4])
+    names = ("verbosity", "hub verbosity", "bars", "hub bars")
+    change_settings(*(before[name] for name in names))
 
 
 class Interruption(BaseException):

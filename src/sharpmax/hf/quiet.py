@@ -32,6 +32,8 @@ def quiet_transformers() -> Iterator[None]:
     with _SETTINGS_LOCK, warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
         level, hub_level = hf_logging.get_verbosity(), hub_logging.get_verbosity()
+        placing = logging.getLogger("accelerate")  # says that offloaded weights are on "meta"
+        placing_level = placing.level
         bars, hub_bars = hf_logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
         # Without it transformers asks a service to convert pickles that it finds on the hub.
         conversion = os.environ.get("DISABLE_SAFETENSORS_CONVERSION")
@@ -39,6 +41,7 @@ def quiet_transformers() -> Iterator[None]:
             os.environ["DISABLE_SAFETENSORS_CONVERSION"] = "1"
             hf_logging.set_verbosity(logging.ERROR)
             hub_logging.set_verbosity(logging.ERROR)
+            placing.setLevel(logging.ERROR)
             hf_logging.disable_progress_bar()
             if hub_bars:
                 enable_progress_bars()
@@ -46,6 +49,7 @@ def quiet_transformers() -> Iterator[None]:
         finally:
             hf_logging.set_verbosity(level)
             hub_logging.set_verbosity(hub_level)
+            placing.setLevel(placing_level)
             if bars:
                 hf_logging.enable_progress_bar()
             if not hub_bars:

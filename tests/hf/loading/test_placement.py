@@ -82,9 +82,12 @@ def test_a_dtype_is_heeded(folder: Path):
     assert torch.equal(answer(spread), answer(load(str(folder), dtype="bfloat16").model))
 
 
-def test_safetensors_are_read_where_they_are(folder: Path, temporary: Path):
+def test_safetensors_are_read_where_they_are(
+    folder: Path, temporary: Path, caplog: pytest.LogCaptureFixture
+):
     model = load(str(folder), **ON_DISK).model
     assert not any(temporary.iterdir())
+    assert not caplog.records
     assert torch.equal(answer(model), answer(llama()))
 
 
