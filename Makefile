@@ -8,6 +8,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 
 # Environments of their own: vLLM wants an older transformers.
 SERVING := build/serving
+TORCHAO := build/torchao
 PIP := -m pip --disable-pip-version-check --quiet
 
 # Starts a Ray cluster, which times out if the machine is busy: run it alone.
@@ -25,9 +26,10 @@ test: $(VENV)/test.done
 
 # What is slow or needs a tool of its own: browser, notebooks, site, cluster, Triton's interpreter.
 test-all: export OMP_NUM_THREADS = 1
-test-all: $(VENV)/test.done
+test-all: $(VENV)/test.done $(TORCHAO)/installed.done
 	$(BIN)/python -m pytest --numprocesses 2 -m slow --ignore $(ALONE)
 	$(BIN)/python -m pytest -m slow $(ALONE)
+	PYTHONPATH=$(TORCHAO) $(BIN)/python -m pytest -m slow tests/hf/test_torchao.py
 
 # vLLM and llama.cpp against sharpen, in the parts that results/serving.json does not have yet;
 # PARTS="parity lookup" repeats these.
@@ -113,6 +115,11 @@ $(VENV)/test.done: $(VENV)/model.done pyproject.toml constraints.txt
 	@echo "installing sharpmax and everything the tests need"
 	@$(INSTALL) --no-build-isolation --editable '.[app,cli,torch,triton,jax,cpu,hf,experiments,clrs,comparison,lm-eval,ray]' --group dev --group docs
 	@$(INSTALL) --no-deps dm-clrs
+	@touch $@
+
+# In a folder of its own: transformers imports torchao wherever it finds it, and it prints warnings.
+$(TORCHAO)/installed.done: constraints.txt
+	@$(INSTALL) --no-deps --upgrade --target $(TORCHAO) torchao
 	@touch $@
 
 $(SERVING)/vllm.done: tools/serving/vllm.txt
