@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import sharpmax.hf as shf
-from sharpmax import report
 from sharpmax._errors import UserError
 from sharpmax._files import write_atomically
 from sharpmax.experiments.cluster import run_on_cluster
@@ -125,7 +124,8 @@ def run(
         if overwrite or not (folder / cell.file).exists():
             missing.append(index)
         else:
-            outcomes[index] = report.load(folder / cell.file)
+            kind = shf.Calibration if cell.task is None else shf.Evaluation
+            outcomes[index] = kind.load(folder / cell.file)
 
     def save(job: int, outcome: Outcome) -> None:
         index = missing[job]
