@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from sharpmax.cli.processes import is_first_process
 
 if TYPE_CHECKING:
-    from sharpmax.hf.tune.tune import TuningStep
+    from sharpmax.hf.tune.learning import TuningStep
 
 COLUMNS = (
     TextColumn("{task.description}"),

@@ -38,7 +38,8 @@ from sharpmax.hf.sharpen import (
 from sharpmax.hf.tune.calibrate import NothingToGain, calibrate
 from sharpmax.hf.tune.calibration import Calibration, shipped_calibrations
 from sharpmax.hf.tune.diagnose import Diagnosis, diagnose
-from sharpmax.hf.tune.tune import TuningStep, tune
+from sharpmax.hf.tune.learning import TuningStep
+from sharpmax.hf.tune.tune import tune
 
 __all__ = [
     "AdaptiveTemperatureLogitsProcessor",

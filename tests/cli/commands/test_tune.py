@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import pytest
 
 import sharpmax.hf as shf
 from hf.small import llama, tokenizer
-
-module = import_module("sharpmax.hf.tune.tune")
+from sharpmax.hf.tune import learning
 
 SMALL = ["--task", "max", "--from-tokens", "64", "--steps", "4", "--check-prompts", "1"]
 SMALL += ["--guard-weight", "0", "--max-text-cost", "9"]
@@ -52,8 +49,8 @@ def test_a_tuning_is_a_table_a_calibration_and_a_report(folder, tmp_path, succee
 
 
 def test_an_interrupted_tuning_resumes(folder, tmp_path, run, succeed, monkeypatch):
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_SAVES", 0.0)
-    take_step, calls = module.Tuning._take_step, []
+    monkeypatch.setattr(learning, "SECONDS_BETWEEN_SAVES", 0.0)
+    take_step, calls = learning.Tuning._take_step, []
 
     def interrupt(tuning):
         if len(calls) == 2:
@@ -61,12 +58,12 @@ def test_an_interrupted_tuning_resumes(folder, tmp_path, run, succeed, monkeypat
         calls.append(tuning.step)
         take_step(tuning)
 
-    monkeypatch.setattr(module.Tuning, "_take_step", interrupt)
+    monkeypatch.setattr(learning.Tuning, "_take_step", interrupt)
     words = ["tune", folder, *SMALL, "--out", tmp_path]
     assert run(*words).code == 130
     assert (tmp_path / "tuned.part.json").exists()
     monkeypatch.setattr(
-        module.Tuning, "_take_step", lambda self: (calls.append(self.step), take_step(self))
+        learning.Tuning, "_take_step", lambda self: (calls.append(self.step), take_step(self))
     )
     succeed(*words)
     assert calls == [0, 1, 2, 3]

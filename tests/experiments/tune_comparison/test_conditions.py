@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tune_comparison.tiny import accept_any_gain, loaded, small, tune_module
+from tune_comparison.tiny import accept_any_gain, loaded, small
 
 import sharpmax.hf as shf
 from hf.small import assert_nothing_is_patched, random_tokens
@@ -13,6 +13,7 @@ from sharpmax._errors import UserError
 from sharpmax.experiments.tune_comparison import conditions
 from sharpmax.experiments.tune_comparison.conditions import prepare, require_files
 from sharpmax.experiments.tune_comparison.config import CONDITIONS
+from sharpmax.hf.tune import learning
 
 
 def ignore(share: float) -> None:
@@ -34,7 +35,7 @@ def test_tuning_is_that_of_the_library(monkeypatch, tmp_path):
 def learned_from(monkeypatch, name, folder) -> list:
     """Return the prompts and chunks of text that a condition was trained on."""
     seen = []
-    answers, text = tune_module.Tuning._answer_losses, tune_module.text_logits
+    answers, text = learning.Tuning._answer_losses, learning.text_logits
 
     def watch_answers(run, prompt):
         if torch.is_grad_enabled():
@@ -47,8 +48,8 @@ def learned_from(monkeypatch, name, folder) -> list:
         return text(model, chunk, positions)
 
     with monkeypatch.context() as patch:
-        patch.setattr(tune_module.Tuning, "_answer_losses", watch_answers)
-        patch.setattr(tune_module, "text_logits", watch_text)
+        patch.setattr(learning.Tuning, "_answer_losses", watch_answers)
+        patch.setattr(learning, "text_logits", watch_text)
         prepare(name, small(lora_learning_rates=(1e-3,)), loaded(), folder, ignore)
     return seen
 
@@ -69,7 +70,7 @@ def test_a_stopped_training_resumes_to_the_same_numbers(monkeypatch, tmp_path, n
     if name == "lora-1":
         pytest.importorskip("peft")
     accept_any_gain(monkeypatch)
-    monkeypatch.setattr(tune_module, "SECONDS_BETWEEN_SAVES", 0.0)
+    monkeypatch.setattr(learning, "SECONDS_BETWEEN_SAVES", 0.0)
     whole = prepare(name, small(), loaded(), tmp_path / "whole", ignore)
 
     def stop(share: float) -> None:
@@ -105,7 +106,7 @@ def test_validation_chooses_the_learning_rate_of_lora(monkeypatch, tmp_path):
 
 
 def test_a_training_without_gain_leaves_the_model_plain(monkeypatch, tmp_path):
-    monkeypatch.setattr(tune_module, "MIN_STANDARD_ERRORS", 1e9)
+    monkeypatch.setattr(learning, "MIN_STANDARD_ERRORS", 1e9)
     small_model = loaded()
     condition = prepare("law-power", small(), small_model, tmp_path, ignore)
     assert condition.facts["failure"].startswith("nothing to gain")

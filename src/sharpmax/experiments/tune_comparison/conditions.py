@@ -31,18 +31,17 @@ from sharpmax.hf.tune.calibrate import NothingToGain
 from sharpmax.hf.tune.calibration import Calibration
 from sharpmax.hf.tune.head_profiles import frozen_weights
 from sharpmax.hf.tune.learnable import HeadRates, Learnable
-from sharpmax.hf.tune.tune import (
+from sharpmax.hf.tune.learning import NonFiniteLossError, Tuning, TuningStep
+from sharpmax.hf.tune.outcome import draft_calibration, limit_cost
+from sharpmax.hf.tune.settings import (
     FROM_TOKENS,
     GUARD_WEIGHT,
     LAW,
     LEARNING_RATE,
-    NonFiniteLossError,
     Settings,
-    Tuning,
-    TuningStep,
-    prepare_tuning,
     resolve_tasks,
 )
+from sharpmax.hf.tune.tune import prepare_tuning
 
 ReportShare = Callable[[float], None]
 
@@ -240,7 +239,7 @@ class _Training:
             "sha256": hashlib.sha256(best.tobytes()).hexdigest(),
         }
         if self.recipe.learns == "rates" and not failure:
-            calibration = run.limit_cost(run.draft(self.loaded.name))
+            calibration = limit_cost(run, draft_calibration(run, self.loaded.name))
             facts |= {
                 "changed_heads": len(calibration.heads),
                 "sha256": hashlib.sha256(calibration.text().encode()).hexdigest(),

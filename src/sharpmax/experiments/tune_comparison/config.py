@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sharpmax.hf.tune.tune import STEPS
+from sharpmax.hf.tune.settings import STEPS
 from sharpmax.policies import PAPER, LogLength, Policy
 
 PLAIN = "plain"

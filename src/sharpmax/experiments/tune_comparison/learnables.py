@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
 from sharpmax.hf.tune.learnable import HeadRates
-from sharpmax.hf.tune.tune import LAW
+from sharpmax.hf.tune.settings import LAW
 
 if TYPE_CHECKING:
     from jaxtyping import Float
