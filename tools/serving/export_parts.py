@@ -11,7 +11,7 @@ import numpy as np
 import reference
 import transformers
 from comparison import NAMES, NEW, Part, compare_vllm, require, require_equal, texts_of
-from workers import Worker
+from engines import Worker
 
 import sharpmax.hf as shf
 from sharpmax.hf.evaluate.scoring import score_answers

@@ -1,6 +1,6 @@
 """Run one llama.cpp server in this process: read jobs as JSON lines, write each answer to a file.
 
-It runs in llama.cpp's own environment. `workers.py` starts it and says what the lines mean.
+It runs in llama.cpp's own environment. `engines.py` starts it and says what the lines mean.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from workers import FOLDER
+from engines import FOLDER
 
 import sharpmax.hf as shf
 from sharpmax.hf.loading.catalogue import find_package, model_folder

@@ -13,7 +13,7 @@ import models
 import numpy as np
 import reference
 from comparison import NAMES, NEW, Part, compare_vllm, require, require_equal
-from workers import Worker, run_vllm
+from engines import Worker, run_vllm
 
 import sharpmax.hf as shf
 from sharpmax.hf.loading.loader import Loaded

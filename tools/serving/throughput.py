@@ -8,7 +8,7 @@ from typing import Any
 
 import models
 import numpy as np
-from workers import Worker
+from engines import Worker
 
 ROUNDS = 15
 MAX_RATIO = 1.05

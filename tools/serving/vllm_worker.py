@@ -1,6 +1,6 @@
 """Run one vLLM engine: read jobs as JSON lines, write each answer to the file that the job names.
 
-It runs in vLLM's own environment. `workers.py` starts it and says what the lines mean.
+It runs in vLLM's own environment. `engines.py` starts it and says what the lines mean.
 """
 
 from __future__ import annotations

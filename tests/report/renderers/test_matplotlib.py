@@ -21,7 +21,7 @@ from sharpmax.report.blocks import Axis, Chart, Content, Group, Line, Rule
 from sharpmax.report.palette import LIGHT
 from sharpmax.report.renderers.matplotlib import draw
 
-WITHOUT_CHARTS = ("bench-generate", "bench-max-retrieval", "bench-scan")
+WITHOUT_CHARTS = ("bench-generate", "bench-long", "bench-max-retrieval", "bench-scan", "serving")
 SLOW = ("leaderboard",)
 DRAWN = [
     pytest.param(kind, marks=pytest.mark.slow) if kind in SLOW else kind
