@@ -11,8 +11,6 @@ read in chunks they must give the answers of one pass.
 from __future__ import annotations
 
 import argparse
-import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -20,14 +18,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from measure import peak_gigabytes
 from scan_cost import plain
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 import sharpmax as sx
 import sharpmax.hf as shf
 from sharpmax.hf.evaluate import scoring
 from sharpmax.hf.evaluate.tasks import make_prompts, resolve_task
-from sharpmax.hf.loading.loader import load
+from sharpmax.hf.loading.catalogue import model_folder
 from sharpmax.hf.scan.prompts import choose_prompt
 from sharpmax.results import Result, Stopwatch
 
@@ -51,6 +50,11 @@ def make_model() -> PreTrainedModel:
         tie_word_embeddings=True,
     )
     return LlamaForCausalLM(config).eval()
+
+
+def load_tokenizer() -> object:
+    """Return SmolLM2's tokenizer without its weights, which would count as peak memory."""
+    return AutoTokenizer.from_pretrained(model_folder("smollm2"))
 
 
 def cache_gigabytes(model: PreTrainedModel, tokens: int) -> float:
@@ -80,14 +84,14 @@ def check(model: PreTrainedModel, tokenizer: object) -> float:
 
 def run(job: str, tokens: int) -> None:
     """Do one job, and print the peak memory of this process."""
-    model, tokenizer = make_model(), load().tokenizer
+    model, tokenizer = make_model(), load_tokenizer()
     if job == "plain":
         plain(model, choose_prompt("passkey", tokenizer).tokens(tokens))
     elif job == "scan":
         shf.scan(model, tokenizer, [tokens], "passkey")
     elif job == "evaluate":
         score(model, tokenizer, tokens)
-    print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20))
+    print(peak_gigabytes())
 
 
 def peak_memory(job: str, tokens: int) -> float:
@@ -107,7 +111,7 @@ def main() -> None:
         run(arguments.only, arguments.tokens)
         return
     watch = Stopwatch()
-    model, tokenizer = make_model(), load().tokenizer
+    model, tokenizer = make_model(), load_tokenizer()
     difference = check(model, tokenizer)
     rows = []
     for count in TOKENS:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,7 @@ os.environ.update({"NPROC": "1", "JAX_PLATFORMS": "cpu"})  # as in a job of a sw
 
 import jax
 import numpy as np
+from measure import peak_gigabytes
 
 from sharpmax.experiments.max_retrieval import heads, model, table1
 from sharpmax.experiments.max_retrieval.evaluation import EvaluationJob, evaluate_head
@@ -77,8 +77,7 @@ def examination() -> dict[str, float]:
     job = EvaluationJob(found.of(0), True, "max", 0, (ITEMS,), SETS, table1.METHODS)
     begun = time.perf_counter()
     evaluate_head(job)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"seconds": time.perf_counter() - begun, "peak_gigabytes": peak / 2**20}
+    return {"seconds": time.perf_counter() - begun, "peak_gigabytes": peak_gigabytes()}
 
 
 def main() -> None:

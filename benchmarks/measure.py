@@ -77,6 +77,14 @@ def print_rise(work: Callable[[], Any]) -> None:
     print((_status("VmHWM") - before) / 1024)
 
 
+def peak_gigabytes() -> float:
+    """Return the peak of resident memory of this process, imports included.
+
+    `getrusage` would not do: its peak starts at what the parent process held when it forked.
+    """
+    return _status("VmHWM") / 2**20
+
+
 def _status(name: str) -> int:
     """Return a value of /proc/self/status, in kB."""
     for line in Path("/proc/self/status").read_text("ascii").splitlines():

@@ -10,8 +10,6 @@ only scans.
 from __future__ import annotations
 
 import argparse
-import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -20,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from measure import peak_gigabytes
 
 import sharpmax.hf as shf
 from sharpmax.hf.loading.loader import load
@@ -60,7 +59,7 @@ def peak_memory(tokens: int) -> float:
     """Return the peak memory in gigabytes of a process that scans once."""
     command = [sys.executable, __file__, "--only-scan", str(tokens)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return float(json.loads(done.stdout)["gigabytes"])
+    return float(done.stdout)
 
 
 def main() -> None:
@@ -72,8 +71,7 @@ def main() -> None:
     model, tokenizer = loaded.model, loaded.tokenizer
     if arguments.only_scan:
         shf.scan(model, tokenizer, [arguments.only_scan], "passkey")
-        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        print(json.dumps({"gigabytes": kilobytes / 2**20}))
+        print(peak_gigabytes())
         return
     watch = Stopwatch()
     difference = check(model, tokenizer)
