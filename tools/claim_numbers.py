@@ -350,6 +350,28 @@ def serving_answers(result: Result) -> str:
     )
 
 
+def serving_cost(result: Result) -> str:
+    found = schemas.Serving.of(result).throughput
+    if found is None:
+        return AGAIN
+    parts = [
+        f"{name} {work.ratio:.2f} ({work.quartiles[0]:.2f} to {work.quartiles[1]:.2f})"
+        for name, work in found.workloads.items()
+    ]
+    spread = max(work.stock_spread for work in found.workloads.values())
+    return f"{', '.join(parts)}; processes of stock vLLM differ by up to {spread:.2f}"
+
+
+def long_inputs(result: Result) -> str:
+    found = schemas.LongBench.of(result)
+    last = found.rows[-1]
+    memory = ", ".join(f"{job} {size:.1f}" for job, size in last.peak_gigabytes.items())
+    return (
+        f"{last.ratio:.2f} ({last.ratio_range[0]:.2f} to {last.ratio_range[1]:.2f}) at "
+        f"{last.tokens:,} tokens; peak memory in GB: {memory}"
+    )
+
+
 def head_training(result: Result) -> str:
     training = schemas.HeadBench.of(result).training
     low, high = training.range

@@ -350,6 +350,20 @@ OURS = (
         "make test-serving",
         numbers.serving_answers,
     ),
+    Claim(
+        "The vLLM plugin's time, as a ratio to stock vLLM",
+        "deploy.md#tests",
+        "serving.json",
+        "make bench-serving",
+        numbers.serving_cost,
+    ),
+    Claim(
+        "A scan of a long input, as a ratio to a plain pass",
+        "benchmarks.md#long-inputs",
+        "bench_long.json",
+        "python benchmarks/long_inputs.py results/bench_long.json",
+        numbers.long_inputs,
+    ),
     *(
         Claim(
             text,

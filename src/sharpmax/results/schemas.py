@@ -606,12 +606,15 @@ class Workload(Schema):
     plugin_seconds: float
     ratio: float
     quartiles: tuple[float, float]
+    stock_spread: float
+    """How much longer the slowest process of stock vLLM takes than the fastest."""
 
 
 class ServingThroughput(Schema):
     """What the plugin costs, by workload."""
 
     rounds: int
+    processes: int
     threads: int
     workloads: dict[str, Workload]
 

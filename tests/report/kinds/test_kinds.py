@@ -251,12 +251,14 @@ def test_a_calibration_by_its_heads():
 def test_serving_by_its_numbers():
     result = first_of("serving")
     work = {"stock_seconds": 2.0, "plugin_seconds": 2.06, "ratio": 1.03, "quartiles": [1.01, 1.04]}
-    times = {"rounds": 3, "threads": 2, "workloads": {"prefill": work}}
+    work["stock_spread"] = 1.06
+    times = {"rounds": 3, "processes": 3, "threads": 2, "workloads": {"prefill": work}}
     without = {key: part for key, part in result.measurements.items() if key != "throughput"}
     quiet = result.model_copy(update={"measurements": without})
     assert "stock vLLM:" not in text_of(quiet)
     timed = changed(quiet, throughput=times)
-    assert "as a ratio to stock vLLM: 1.03 for prefill." in text_of(timed)
+    assert "as a ratio to stock vLLM: 1.03 for prefill (lower is better)" in text_of(timed)
+    assert "differ among themselves by a factor of up to 1.06" in text_of(timed)
     assert table(timed, "Time").rows[0][3].text == "1.03 (1.01 to 1.04)"
     right = result.measurements["lookup"]["right"]
     assert table(result, "Lookup").rows == list(right.items())

@@ -22,9 +22,13 @@ def describe(result: Result) -> Content:
     ]
     if serving.throughput is not None:
         workloads = serving.throughput.workloads
-        blocks.append(_throughput(workloads))
+        blocks.append(_throughput(serving.throughput))
         ratios = join([f"{work.ratio:.2f} for {name}" for name, work in workloads.items()])
-        sentences.append(f"Time with the plugin as a ratio to stock vLLM: {ratios}.")
+        spread = max(work.stock_spread for work in workloads.values())
+        sentences.append(
+            f"Time with the plugin as a ratio to stock vLLM: {ratios} (lower is better). "
+            f"Processes of stock vLLM differ among themselves by a factor of up to {spread:.2f}."
+        )
     versions = {**serving.parity.versions, **serving.gguf.versions}
     return Content(
         what="comparison of serving engines",
@@ -81,16 +85,22 @@ def _answers(lookup: schemas.ServingLookup) -> Table:
     return Table("Lookup", columns, list(lookup.right.items()), text)
 
 
-def _throughput(workloads: Mapping[str, schemas.Workload]) -> Table:
+def _throughput(times: schemas.ServingThroughput) -> Table:
     columns = [
         Column("Workload"),
         Column("Stock, s", 2, "lower"),
         Column("Plugin, s", 2, "lower"),
         Column("Ratio", 2, "lower"),
+        Column("Stock processes", 2, short=""),
     ]
     rows: list[list[Any]] = []
-    for name, work in workloads.items():
+    for name, work in times.workloads.items():
         low, high = work.quartiles
         ratio = Cell(work.ratio, f"{work.ratio:.2f} ({low:.2f} to {high:.2f})")
-        rows.append([name, work.stock_seconds, work.plugin_seconds, ratio])
-    return Table("Time", columns, rows, "Median ratio in the same round, with quartiles.")
+        rows.append([name, work.stock_seconds, work.plugin_seconds, ratio, work.stock_spread])
+    text = (
+        f"Median ratio in the same round, with quartiles. {times.processes} processes of each kind "
+        f"with {plural(times.threads, 'thread')}; the last column is the slowest process of stock "
+        "vLLM relative to the fastest."
+    )
+    return Table("Time", columns, rows, text)
