@@ -8,6 +8,7 @@ from typing import Any
 
 from sharpmax.report.blocks import (
     Axis,
+    Block,
     Cell,
     Chart,
     Column,
@@ -162,42 +163,60 @@ def describe_scan(result: Result) -> Content:
 def describe_long(result: Result) -> Content:
     """Describe what long inputs cost: time of a scan, and memory."""
     bench = schemas.LongBench.of(result)
-    jobs = list(bench.gigabytes_per_thousand_tokens)
-    columns = [
-        Column("Tokens", 0),
-        Column("Plain pass, s", 2),
-        Column("Scan, s", 2),
-        Column("Ratio", 2, "lower"),
-        Column("Rounds", 0),
-        *(Column(f"Peak memory of {job}, GB", 2, "lower") for job in jobs),
-        Column("Keys and values, GB", 2),
-    ]
-    rows = []
-    for row in bench.rows:
-        times = [row.tokens, row.plain_seconds, row.scan_seconds, row.ratio, row.rounds]
-        rows.append([*times, *(row.peak_gigabytes[job] for job in jobs), row.cache_gigabytes])
-    largest = max(bench.rows, key=lambda row: row.tokens)
     growth = join(
         [
             f"{gigabytes:.3f} GB for {job}"
             for job, gigabytes in bench.gigabytes_per_thousand_tokens.items()
         ]
     )
+    largest = max(bench.rows, key=lambda row: row.tokens)
     return Content(
         what="benchmark",
         title="What long inputs cost",
         facts=[bench.model, plural(bench.threads, "thread")],
         sentences=[
             f"At {largest.tokens:,} tokens a scan takes {largest.ratio:.2f} times as long as a "
-            f"plain forward pass and {largest.peak_gigabytes['scan']:.2f} GB.",
-            f"Memory grows by {growth} per thousand tokens; a process with the model alone takes "
+            f"plain forward pass, and its process holds {largest.peak_gigabytes['scan']:.2f} GB.",
+            f"Per thousand tokens, memory grows by {growth}. With the model alone it is "
             f"{bench.idle_gigabytes:.2f} GB.",
             f"Contexts are read {bench.chunk:,} tokens at a time, which changes an answer's "
             f"log-probability by {bench.largest_difference:.1g} nats at {bench.checked_tokens:,} "
             "tokens.",
         ],
-        blocks=[Table("By length", columns, rows)],
+        blocks=_long_tables(bench),
     )
+
+
+def _long_tables(bench: schemas.LongBench) -> list[Block]:
+    jobs = list(bench.gigabytes_per_thousand_tokens)
+    times = Table(
+        "Time by length",
+        [
+            Column("Tokens", 0),
+            Column("Plain pass, s", 2),
+            Column("Scan, s", 2),
+            Column("Ratio", 2, "lower"),
+            Column("Rounds", 0),
+        ],
+        [
+            [row.tokens, row.plain_seconds, row.scan_seconds, row.ratio, row.rounds]
+            for row in bench.rows
+        ],
+    )
+    memory = Table(
+        "Peak memory by length",
+        [
+            Column("Tokens", 0),
+            *(Column(f"{job.capitalize()}, GB", 2, "lower") for job in jobs),
+            Column("Keys and values, GB", 2),
+        ],
+        [
+            [row.tokens, *(row.peak_gigabytes[job] for job in jobs), row.cache_gigabytes]
+            for row in bench.rows
+        ],
+        "All that a process holds. The last column is the part that keys and values need.",
+    )
+    return [times, memory]
 
 
 def describe_generate(result: Result) -> Content:
