@@ -101,3 +101,18 @@ def test_forget_deletes_checkpoints_only(tmp_path):
     saved.save(path, overwrite=True)
     shf.forget(path)
     assert not path.exists()
+
+
+def test_forget_deletes_what_killed_processes_left_of_their_parts(tmp_path):
+    path = tmp_path / "job.part.json"
+    Checkpoint(path, "evaluate", CONFIG).save()
+    left = [
+        ".job.part-1.json.a1b2c3d4.part",
+        ".job.part-2.0123456789ab.npz.a1b2c3d4.part",
+        "job.part-3.0123456789ab.npz",
+    ]
+    others = ["job.0123456789ab.npz", ".job.json.a1b2c3d4.part", "job.part-1.txt"]
+    for name in (*left, *others):
+        (tmp_path / name).touch()
+    shf.forget(path)
+    assert {file.name for file in tmp_path.iterdir()} == set(others)

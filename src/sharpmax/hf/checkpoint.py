@@ -16,6 +16,7 @@ import numpy as np
 import torch.distributed as dist
 
 from sharpmax._errors import UserError
+from sharpmax._files import remove_leftovers
 from sharpmax.results import Provenance, Result, Stopwatch
 
 if TYPE_CHECKING:
@@ -188,6 +189,21 @@ def forget(path: str | Path) -> None:
     for file in (path, *find_parts(path)):
         if file.exists():
             _delete(file)
+    if path.parent.is_dir():
+        _delete_leftovers(path)
+
+
+def _delete_leftovers(path: Path) -> None:
+    """Delete what processes that were killed in the middle of a save have left.
+
+    The next save of the same file would delete it, but the job may have ended with fewer processes.
+    """
+    job = rf"{re.escape(path.stem)}(?:-\d+)?"
+    arrays = rf"{job}\.[0-9a-f]{{12}}\.npz"
+    remove_leftovers(path.parent, rf"{job}\.json|{arrays}")
+    for file in path.parent.iterdir():
+        if re.fullmatch(arrays, file.name):
+            file.unlink(missing_ok=True)
 
 
 def _delete(path: Path) -> None:
