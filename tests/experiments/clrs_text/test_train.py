@@ -18,10 +18,11 @@ import torch
 from clrs_text.small import SHRUNK, TINY, gemma_folder, job, train_data
 from filelock import FileLock
 from safetensors import safe_open
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from sharpmax import UserError
-from sharpmax.experiments.clrs_text import train
+from sharpmax.experiments.clrs_text import checkpoint, train
 from sharpmax.experiments.clrs_text.batches import collate
 from sharpmax.experiments.clrs_text.conditions import training_context
 from sharpmax.experiments.clrs_text.config import Shape, parse_shape
@@ -156,7 +157,7 @@ import torch
 torch.set_num_threads(1)
 from accelerate import PartialState
 from clrs_text.small import job
-from sharpmax.experiments.clrs_text import train
+from sharpmax.experiments.clrs_text import checkpoint, train
 def wait(step, loss):
     if step == 5:
         time.sleep(600)
@@ -188,6 +189,35 @@ def test_a_training_resumes_after_its_process_was_killed(whole, tmp_path):
     assert step() == 4
     result = train.run(one)
     np.testing.assert_array_equal(result.arrays["losses"], whole[1].arrays["losses"])
+
+
+@pytest.mark.parametrize("after", [3, 6])
+def test_a_kill_inside_a_save_leaves_nothing_after_the_next_run(tmp_path, monkeypatch, after):
+    """safetensors writes to a file with a random name of its own, which the kill leaves."""
+
+    def stop(step, loss):
+        if step == after:
+            raise Stop
+
+    def write_and_keep_temporary_file(tensors, file, metadata):
+        save_file(tensors, file, metadata)
+        file.with_name(".tmpN0dEdS").touch()
+
+    one = job(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint, "save_file", write_and_keep_temporary_file)
+        patch.setattr("shutil.rmtree", lambda *_, **__: None)  # as if killed before it
+        with pytest.raises(Stop):
+            train.run(one, progress=stop, checkpoint_every=after)
+    assert list(one.folder.rglob(".tmp*"))
+    train.run(one, checkpoint_every=3)
+    names = {path.name for path in one.folder.iterdir()}
+    arrays = {name for name in names if name.endswith(".npz")}
+    assert names - arrays - {"training.lock"} == {
+        "checkpoint.safetensors",
+        "model",
+        "training.json",
+    }
 
 
 def test_a_training_is_not_resumed_with_other_settings(whole, tmp_path):
@@ -288,7 +318,7 @@ import torch
 torch.set_num_threads(1)
 from accelerate import PartialState
 from clrs_text.small import job
-from sharpmax.experiments.clrs_text import train
+from sharpmax.experiments.clrs_text import checkpoint, train
 train.run(job(Path(sys.argv[1]), attention="adaptive"), checkpoint_every=2)
 train.run(job(Path(sys.argv[1]), optimiser="muon"))
 state = PartialState()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,16 +49,30 @@ def save_checkpoint(
             if moment in moments[parameter]:
                 tensors[f"{moment}.{name}"] = moments[parameter][moment].contiguous()
     header = {"step": state.step, "seconds": state.seconds, "about": about}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.part")
+    _delete_leftovers(path)
+    part = _temporary_folder(path)
+    part.mkdir(parents=True)
     try:
-        save_file(tensors, temporary, {"sharpmax": json.dumps(header)})
-        with temporary.open("r+b") as stream:  # Windows syncs only what is open for writing
+        save_file(tensors, part / path.name, {"sharpmax": json.dumps(header)})
+        with (part / path.name).open("r+b") as stream:  # Windows syncs only what is open to write
             os.fsync(stream.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        (part / path.name).replace(path)
+    finally:
+        _delete_leftovers(path)
+
+
+def _temporary_folder(path: Path) -> Path:
+    """Return where a checkpoint is written before it is renamed.
+
+    A folder, because safetensors writes a temporary file of its own, with a random name, beside the
+    one it is asked for.
+    """
+    return path.with_name(f".{path.stem}.part")
+
+
+def _delete_leftovers(path: Path) -> None:
+    """Delete what a killed process has left of a checkpoint."""
+    shutil.rmtree(_temporary_folder(path), ignore_errors=True)
 
 
 @torch.no_grad()
@@ -68,6 +83,7 @@ def load_checkpoint(
     about: dict[str, Any],
 ) -> State:
     """Restore the model and the optimisers; refuse a checkpoint of other settings or data."""
+    _delete_leftovers(path)  # a finished training saves no further one, which would delete them
     try:
         with safe_open(path, "pt") as stored:
             header = json.loads((stored.metadata() or {})["sharpmax"])
