@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from playwright.sync_api import expect
 
 from browser import PHONE, SHARED_HOST, SHARED_NAME, Watched
 from model_folder import NAME, make_folder
@@ -138,10 +139,11 @@ def test_n_changes_the_weights_and_the_bounds(opened):
 def test_a_chosen_normaliser_has_its_line(opened):
     page = opened().page
     chart = page.locator("#softmax-view .block.plots").first
-    assert chart.locator(".curve").count() == 2
+    curves = expect(chart.locator(".curve"))  # waits: the view is drawn after the tab is shown
+    curves.to_have_count(2, timeout=PATIENCE)
     page.get_by_label("sparsemax").check()
     chart.get_by_role("button", name="sparsemax").wait_for(timeout=PATIENCE)
-    assert chart.locator(".curve").count() == 3
+    curves.to_have_count(3, timeout=PATIENCE)
 
 
 @pytest.mark.slow
