@@ -35,6 +35,17 @@ Task: TypeAlias = Annotated[
         metavar="NAME",
     ),
 ]
+TuningSteps: TypeAlias = Annotated[
+    int | None, typer.Option(help="Number of prompts to learn from.", metavar="N", min=1)
+]
+CheckPrompts: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        help="Number of fresh prompts per task to measure the gain on. 0 skips it.",
+        metavar="N",
+        min=0,
+    ),
+]
 Device: TypeAlias = Annotated[
     str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.", metavar="NAME")
 ]

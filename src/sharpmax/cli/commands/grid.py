@@ -12,9 +12,11 @@ from sharpmax._errors import UserError
 from sharpmax.cli.help_format import Command, Group
 from sharpmax.cli.options import (
     CONDITION_HELP,
+    CheckPrompts,
     Out,
     Overwrite,
     Processes,
+    TuningSteps,
     parse_condition,
     parse_length_option,
 )
@@ -110,17 +112,8 @@ def evaluate(
 def tune(
     models: Models,
     task: Tasks = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Number of prompts to learn from.", metavar="N", min=1)
-    ] = None,
-    check_prompts: Annotated[
-        int,
-        typer.Option(
-            help="Number of fresh prompts per task to measure the gain on. 0 skips it.",
-            metavar="N",
-            min=0,
-        ),
-    ] = 3,
+    steps: TuningSteps = None,
+    check_prompts: CheckPrompts = 3,
     seed: Seeds = None,
     out: Out = Path("grid"),
     overwrite: Overwrite = False,

@@ -10,6 +10,7 @@ import typer
 from sharpmax._ranges import MAX_LENGTH
 from sharpmax.cli.options import (
     AllowPickle,
+    CheckPrompts,
     Device,
     DeviceMap,
     Dtype,
@@ -19,6 +20,7 @@ from sharpmax.cli.options import (
     Overwrite,
     TensorParallel,
     TrustRemoteCode,
+    TuningSteps,
     load_model,
 )
 from sharpmax.cli.output import claim_files, print_written
@@ -73,20 +75,11 @@ def tune(
         int | None,
         typer.Option(help="Keep only the N heads that matter most.", metavar="N", min=1),
     ] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Number of prompts to learn from.", metavar="N", min=1)
-    ] = None,
+    steps: TuningSteps = None,
     learning_rate: Annotated[
         float | None, typer.Option(help="Learning rate, which falls to 0.", metavar="X")
     ] = None,
-    check_prompts: Annotated[
-        int,
-        typer.Option(
-            help="Number of fresh prompts per task to measure the gain on. 0 skips it.",
-            metavar="N",
-            min=0,
-        ),
-    ] = 3,
+    check_prompts: CheckPrompts = 3,
     save_memory: Annotated[
         bool,
         typer.Option(
