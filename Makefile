@@ -14,7 +14,7 @@ PIP := -m pip --disable-pip-version-check --quiet
 # Starts a Ray cluster, which times out if the machine is busy: run it alone.
 ALONE := tests/experiments/test_cluster.py
 
-.PHONY: demo test test-all test-serving bench-serving check bench docs claims zoo notebooks format pictures clean
+.PHONY: demo test test-all test-serving bench-serving check bench docs claims zoo notebooks format pictures plain-words clean
 
 demo: $(VENV)/demo.done
 	$(BIN)/sharpmax demo --out build/demo --overwrite
@@ -78,6 +78,10 @@ claims: $(VENV)/test.done
 notebooks: export OMP_NUM_THREADS = 1
 notebooks: $(VENV)/test.done
 	$(BIN)/python tools/notebooks.py
+
+# The pictures of docs/plain_words.md; run it after a result has changed.
+plain-words: $(VENV)/test.done
+	$(BIN)/python tools/plain_words.py
 
 # The README's table of normalisers; run it after the leaderboard or their page has changed.
 zoo: $(VENV)/test.done
