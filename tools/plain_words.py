@@ -31,6 +31,9 @@ CHANGES = {
 }
 """What the page calls the conditions of the evaluations, the best first."""
 
+CURVES = {"plain": ("as it comes", "ink"), "tuned": ("tuned", "series-1")}
+"""The curves of right answers: what each is called, and its colour."""
+
 Bars = list[tuple[str, float]]
 
 
@@ -51,12 +54,6 @@ def attention_shares() -> Bars:
         assert row.split is not None, "the diagnosis found no retrieval heads"
         bars.append((f"{row.length} names", 100 * row.split.weight))
     return bars
-
-
-def answers(condition: str) -> Bars:
-    """Return the percentage of right answers by the length of the list."""
-    rows = evaluation("smollm2/evaluate_lookup").rows_of(condition)
-    return [(f"{row.length} names", 100 * row.accuracy.mean) for row in rows]
 
 
 def changes() -> Bars:
@@ -90,42 +87,66 @@ def text_cost() -> float:
 
 def draw(folder: Path) -> None:
     """Draw all pictures into a folder."""
-    _save(
-        folder,
-        "attention",
+    _draw_bars(
+        folder / "attention",
         "Attention on the right code, % of a head's budget",
-        {"": [(*bar, "series-1") for bar in attention_shares()]},
+        [(*bar, "series-1") for bar in attention_shares()],
     )
-    _save(
-        folder,
-        "answers",
-        "Right answers, % (higher is better)",
-        {
-            "as it comes": [(*bar, "ink") for bar in answers("plain")],
-            "tuned": [(*bar, "series-1") for bar in answers("tuned")],
-        },
-    )
+    _draw_answers(folder)
     bars = [(*bar, "series-1" if bar[1] > 0 else "series-2") for bar in changes()]
-    _save(folder, "changes", "Change of right answers among 32 names, in points", {"": bars})
+    _draw_bars(folder / "changes", "Change of right answers among 32 names, in points", bars)
 
 
-def _save(
-    folder: Path, name: str, title: str, panels: dict[str, list[tuple[str, float, str]]]
-) -> None:
+def _draw_answers(folder: Path) -> None:
+    """Draw right answers by length, plain and tuned, with 95 % intervals."""
     with pictures.house_style():
-        rows = max(map(len, panels.values()))
-        figure = Figure(figsize=(7.2, 0.75 + 0.34 * rows))
-        figure.suptitle(title, x=0.01, ha="left", size=11, weight="bold")
-        axes = figure.subplots(1, len(panels), sharex=True, squeeze=False)[0]
-        for each, (heading, bars) in zip(axes, panels.items(), strict=True):
-            each.set_title(heading)
-            _draw_bars(each, bars)
-    pictures.save(figure, folder / name, overwrite=True)
-    (folder / f"{name}.png").unlink()  # the page shows the SVG
+        figure, axes = _start("SmolLM2 looks up a code: right answers, %", height=3.2)
+        for condition, (text, colour) in CURVES.items():
+            rows = evaluation("smollm2/evaluate_lookup").rows_of(condition)
+            names = [row.length for row in rows]
+            means, low, high = (
+                [100 * getattr(row.accuracy, name) for row in rows]
+                for name in ("mean", "low", "high")
+            )
+            axes.plot(names, means, marker="o", color=LIGHT[colour], linewidth=2.2)
+            axes.fill_between(names, low, high, color=LIGHT[colour], alpha=0.15, linewidth=0)
+            for x, y in zip(names, means, strict=True):
+                axes.annotate(
+                    f"{y:.0f}", (x, y), (0, 7), textcoords="offset points", ha="center", size=9
+                )
+            axes.annotate(
+                text, (names[-1], means[-1]), (12, 0), textcoords="offset points", va="center",
+                color=LIGHT[colour], weight="bold",
+            )  # fmt: skip
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(names, [str(length) for length in names])
+        axes.set_xlim(names[0] * 0.85, names[-1] * 2.2)
+        axes.set_ylim(0, 100)
+        axes.set_xlabel("names in the list")
+    _save(figure, folder / "answers")
 
 
-def _draw_bars(axes: Axes, bars: list[tuple[str, float, str]]) -> None:
+def _draw_bars(path: Path, title: str, bars: list[tuple[str, float, str]]) -> None:
     """Draw labelled horizontal bars, the first on top."""
+    with pictures.house_style():
+        figure, axes = _start(title, height=0.75 + 0.34 * len(bars))
+        _fill_bars(axes, bars)
+    _save(figure, path)
+
+
+def _start(title: str, height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(7.2, height))
+    figure.suptitle(title, x=0.01, ha="left", size=11, weight="bold")
+    return figure, figure.subplots()
+
+
+def _save(figure: Figure, path: Path) -> None:
+    for picture in pictures.save(figure, path, overwrite=True):
+        if picture.suffix != ".svg":
+            picture.unlink()
+
+
+def _fill_bars(axes: Axes, bars: list[tuple[str, float, str]]) -> None:
     names, values, colours = zip(*reversed(bars), strict=True)
     drawn = axes.barh(names, values, color=[LIGHT[colour] for colour in colours], height=0.62)
     signed = min(values) < 0
