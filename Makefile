@@ -66,7 +66,7 @@ format: $(VENV)/test.done
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The README's screenshot; needs a browser.
+# The screenshot of the docs; needs a browser.
 pictures: $(VENV)/test.done
 	$(BIN)/python tools/pictures.py
 
@@ -83,7 +83,7 @@ notebooks: $(VENV)/test.done
 plain-words: $(VENV)/test.done
 	$(BIN)/python tools/plain_words.py
 
-# The README's table of normalisers; run it after the leaderboard or their page has changed.
+# The accuracies on the page of normalisers; run it after the leaderboard has changed.
 zoo: $(VENV)/test.done
 	$(BIN)/python tools/zoo.py
 

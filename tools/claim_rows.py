@@ -125,12 +125,8 @@ PAPERS = (
         NO_NUMBER,
         UNKNOWN,
     ),
-    Claim(**(vars(_FIGURE3) | {"brief": True})),
-    *(
-        _table1(size, brief=size in (1024, 16384))
-        for size, row in TABLE1.items()
-        if row.sure == CONFIRMED
-    ),
+    _FIGURE3,
+    *(_table1(size, brief=size == 16384) for size, row in TABLE1.items() if row.sure == CONFIRMED),
     Claim(
         "Table 1: the gain is significant",
         "max_retrieval.md#table-1",
@@ -179,7 +175,6 @@ PAPERS = (
         numbers.clrs_beyond,
         "fine-tuned with it, Gemma 2B is better on nearly all of 30 tasks; no number",
         ONE_TEXT,
-        brief=True,
     ),
     Claim(
         "Un-normalised attention does not disperse, but ranks items less well",
@@ -253,7 +248,7 @@ OURS = (
             "smollm2/evaluate_lookup.json",
             "sharpmax evaluate smollm2 --policy tuned",
             partial(numbers.answered, condition="tuned", length=length),
-            brief=length in (32, 64),
+            brief=length == 64,
         )
         for length in (32, 64, 128)
     ),

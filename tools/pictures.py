@@ -1,4 +1,4 @@
-"""Take the README's screenshot of a report. Run `make pictures` after the report has changed.
+"""Take the docs' screenshot of a report. Run `make pictures` after the report has changed.
 
 Needs Chromium or Chrome on the PATH; none is downloaded.
 """

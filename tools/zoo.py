@@ -1,11 +1,10 @@
-"""Write the README's table of normalisers: formulas from their page, accuracy from the leaderboard.
+"""Write the accuracies of the leaderboard into docs/normalisers.md.
 
-Run `make zoo` after the leaderboard or docs/normalisers.md has changed.
+Run `make zoo` after the leaderboard has changed.
 """
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import sharpmax as sx
@@ -16,6 +15,7 @@ from sharpmax.report.renderers import markdown
 from sharpmax.results import Result, schemas
 
 ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "normalisers.md"
 MARK = "zoo"
 NOTHING = "—"
 COLUMNS = {
@@ -24,21 +24,18 @@ COLUMNS = {
     "augmented": ("augmented", 16_384),
 }
 """Tracks, and the size at which their methods differ most."""
-ROW = re.compile(r"^\| `([\w-]+)` \|([^|]*)\|[^|]*\|([^|]*)\|([^|]*)\|[^|]*\|$", re.M)
-"""A row of docs/normalisers.md."""
 
 
-def table(result: Result, page: str) -> str:
+def table(result: Result) -> str:
     """Return the table in the order of the registry; no number where the leaderboard has none."""
     board = schemas.Leaderboard.of(result)
-    described = {name: [cell.strip() for cell in cells] for name, *cells in ROW.findall(page)}
-    names = ["name", "weights", "source", "makes sense"]
-    names += [f"{name}, {size:,}" for name, (_, size) in COLUMNS.items()]
+    names = ["name", *(f"{name}, {size:,}" for name, (_, size) in COLUMNS.items())]
+    columns = [Column(name) for name in names]
     rows = [
-        [f"`{name}`", *described[name], *(accuracy(board, name, *one) for one in COLUMNS.values())]
+        [f"`{name}`", *(accuracy(board, name, *place) for place in COLUMNS.values())]
         for name in sx.NORMALISERS
     ]
-    return markdown.table(Table("Normalisers", [Column(name) for name in names], rows))
+    return markdown.table(Table("Normalisers", columns, rows))
 
 
 def accuracy(board: schemas.Leaderboard, method: str, track: str, size: int) -> str:
@@ -48,12 +45,10 @@ def accuracy(board: schemas.Leaderboard, method: str, track: str, size: int) -> 
 
 
 def main() -> None:
-    """Write the table into the README."""
-    readme, page = ROOT / "README.md", ROOT / "docs" / "normalisers.md"
+    """Write the table into the page."""
     result = Result.load(ROOT / "results" / "leaderboard.json")
-    text = table(result, page.read_text("utf-8"))
-    new = markdown.replace_marked(readme.read_text("utf-8"), MARK, text)
-    write_atomically(readme, new.encode())
+    new = markdown.replace_marked(PAGE.read_text("utf-8"), MARK, table(result))
+    write_atomically(PAGE, new.encode())
 
 
 if __name__ == "__main__":
