@@ -26,7 +26,7 @@ import sharpmax as sx
 import sharpmax.hf as shf
 from sharpmax.hf.evaluate import scoring
 from sharpmax.hf.evaluate.tasks import make_prompts, resolve_task
-from sharpmax.hf.loading.catalogue import model_folder
+from sharpmax.hf.loading.convert import model_folder
 from sharpmax.hf.scan.prompts import choose_prompt
 from sharpmax.results import Result, Stopwatch
 

@@ -15,6 +15,7 @@ from sharpmax.cli.program import COMMANDS, program
 NAMES = [name.replace("_", "-") for names in COMMANDS.values() for name in names]
 CLRS = ["clrs generate", "clrs train", "clrs evaluate"]
 GRID = ["grid evaluate", "grid tune"]
+MODELS = ["models download"]
 ROOT = typer.main.get_command(program)
 
 
@@ -36,7 +37,7 @@ def test_commands_are_grouped_and_take_one_line_each(succeed):
         assert summary.endswith(".")
 
 
-@pytest.mark.parametrize("command", [*NAMES, *CLRS, *GRID])
+@pytest.mark.parametrize("command", [*NAMES, *CLRS, *GRID, *MODELS])
 def test_help_of_a_command(command, succeed):
     text = succeed(*command.split(), "--help").out
     assert "<bool>" not in text
@@ -49,7 +50,7 @@ def test_help_of_a_command(command, succeed):
             assert len(line.rstrip()) + len(following.split()[0]) >= 79, line
 
 
-@pytest.mark.parametrize("command", [*NAMES, *CLRS, *GRID])
+@pytest.mark.parametrize("command", [*NAMES, *CLRS, *GRID, *MODELS])
 def test_every_option_is_explained(command):
     found = ROOT
     for name in command.split():

@@ -13,7 +13,8 @@ import transformers
 from engines import FOLDER
 
 import sharpmax.hf as shf
-from sharpmax.hf.loading.catalogue import find_package, model_folder
+from sharpmax.hf.loading.catalogue import find_gguf
+from sharpmax.hf.loading.convert import model_folder
 from sharpmax.hf.model_info import weights_fingerprint
 from sharpmax.hf.quiet import quiet_transformers
 from sharpmax.hf.tune.calibration import architecture_of
@@ -45,7 +46,7 @@ def plain_folder() -> Path:
 
 
 def plain_gguf() -> Path:
-    return find_package("smollm2")[0]
+    return find_gguf("smollm2")
 
 
 def float32_gguf() -> Path:

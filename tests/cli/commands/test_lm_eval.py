@@ -25,7 +25,7 @@ import sharpmax as sx
 import sharpmax.hf as shf
 from hf.small import llama, tokenizer
 from sharpmax.cli.commands.lm_eval import harness_arguments
-from sharpmax.hf.loading import catalogue
+from sharpmax.hf.loading import convert
 
 ROOT = Path(__file__).parents[3]
 TASKS = ROOT / "examples" / "lm_eval"
@@ -154,7 +154,7 @@ def test_the_policy_reaches_every_head_in_padded_batches(folder, in_words, tmp_p
 def test_the_documented_command(folder, tmp_path, monkeypatch, succeed):
     """The command of the page, with a smaller model and with a policy that is plain attention."""
     (line,) = re.findall(r"^sharpmax (lm-eval .*)$", (ROOT / "docs/lm_eval.md").read_text(), re.M)
-    monkeypatch.setattr(catalogue, "model_folder", lambda key, report: folder)
+    monkeypatch.setattr(convert, "model_folder", lambda key, report: folder)
     before, out = sys.argv, tmp_path / "out"
     more = ["--policy", "constant:1", "--output_path", str(out), "--log_samples"]
     assert re.search(r"\|sharpmax_lookup\|.*\|acc ", succeed(*shlex.split(line), *more).out)
@@ -176,7 +176,7 @@ def test_the_harness_gets_the_arguments_and_the_policy_is_registered(
         received.append(model(TOKENS).logits)
 
     fake_harness.cli_evaluate = cli_evaluate
-    monkeypatch.setattr(catalogue, "model_folder", lambda key, report: folder)
+    monkeypatch.setattr(convert, "model_folder", lambda key, report: folder)
     before = sys.argv
     words = ["--model_args", "pretrained=smollm2,attn_implementation=sharpmax", "-b", "8"]
     succeed("lm-eval", "--policy", "constant:2", *words)
@@ -221,7 +221,7 @@ def test_a_model_that_ignores_attention_is_refused(fake_harness, succeed, fail):
         ([], "nothing would be sharpened: add attn_implementation=sharpmax to --model_args"),
         (
             ["--model_args", "pretrained=gpt2,attn_implementation=sharpmax"],
-            "--policy tuned is the calibration of smollm2: for another model give the file",
+            "--policy tuned is a calibration of smollm2: for another model give the file",
         ),
         (["--policy", "no.json"], "no.json"),
     ],

@@ -95,9 +95,9 @@ def test_tokens_are_those_of_the_whole_text(name, smollm2_tokenizer):
 def smollm2_tokenizer():
     from transformers import AutoTokenizer
 
-    from sharpmax.hf.loading import catalogue
+    from sharpmax.hf.loading import convert
 
-    return AutoTokenizer.from_pretrained(catalogue.model_folder("smollm2"))
+    return AutoTokenizer.from_pretrained(convert.model_folder("smollm2"))
 
 
 def test_the_same_seed_makes_the_same_prompts():

@@ -26,7 +26,7 @@ SETTINGS: dict[str, Any] = {
     "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True}
 }
 
-SMOLLM2 = re.compile(r"(?<=\bpretrained=)smollm2(?=,|$)")
+PRETRAINED = re.compile(r"(?<=\bpretrained=)[^,]+")
 SHARPMAX = re.compile(r"attn_implementation\W+sharpmax\b")
 CONFIG_FILE = re.compile(r"--config\b|-C")
 
@@ -36,7 +36,7 @@ def lm_eval(
     policy: Annotated[
         str,
         typer.Option(
-            help="A calibration file, tuned (the calibration of smollm2 that comes with sharpmax), "
+            help="A calibration file, tuned (the one that comes with sharpmax for this model), "
             f"or a policy that sharpens all heads: {POLICY_HELP}.",
             metavar="POLICY",
         ),
@@ -49,7 +49,7 @@ def lm_eval(
     `sharpmax lm-eval --model hf --model_args pretrained=MODEL,attn_implementation=sharpmax --tasks
     TASK`
 
-    MODEL may be smollm2, as in the other commands.
+    MODEL may be smollm2 or another name that `sharpmax models` lists, as in the other commands.
     """
     given = None if policy == "tuned" else _read_policy(policy)
     arguments = harness_arguments(context.args, policy)
@@ -59,12 +59,12 @@ def lm_eval(
     except ModuleNotFoundError as error:
         package = (error.name or "lm_eval").partition(".")[0]
         raise MissingExtraError(package, "lm-eval", "sharpmax lm-eval") from error
-    from sharpmax.hf.loading.catalogue import model_folder
+    from sharpmax.hf.loading.convert import model_folder
     from sharpmax.hf.patch.registered import detect_use, register
 
-    if any(map(SMOLLM2.search, arguments)):
-        folder = model_folder("smollm2", print_status)
-        arguments = [SMOLLM2.sub(lambda _: str(folder), argument) for argument in arguments]
+    if (name := _find_catalogue_name(arguments)) is not None:
+        folder = str(model_folder(name, print_status))
+        arguments = [PRETRAINED.sub(lambda _: folder, argument) for argument in arguments]
     register(chosen_policy)
     was_called = detect_use()
     own_arguments = sys.argv
@@ -87,20 +87,29 @@ def _read_policy(text: str) -> Policy | Calibration:
     return Calibration.load(text) if text.endswith(".json") else parse_policy(text)
 
 
+def _find_catalogue_name(arguments: list[str]) -> str | None:
+    """Return the model of the catalogue that the arguments name, or None."""
+    from sharpmax.hf.loading.catalogue import CATALOGUE
+
+    named = [match[0] for match in map(PRETRAINED.search, arguments) if match is not None]
+    return next((name for name in named if name in CATALOGUE), None)
+
+
 def _find_tuned(arguments: list[str]) -> Calibration:
-    """Return the calibration of smollm2.
+    """Return the calibration that comes with sharpmax for the model in the arguments.
 
     Raises:
-        UserError: The arguments name another model.
+        UserError: There is none for this model.
     """
     from sharpmax.hf.tune.calibration import shipped_calibrations
 
-    if not any(map(SMOLLM2.search, arguments)):
+    shipped, name = shipped_calibrations(), _find_catalogue_name(arguments)
+    if name not in shipped:
         raise UserError(
-            "--policy tuned is the calibration of smollm2: for another model give the file that "
-            "`sharpmax tune` writes, or a policy such as log-length:512"
+            f"--policy tuned is a calibration of {' or '.join(shipped)}: for another model give "
+            "the file that `sharpmax tune` writes, or a policy such as log-length:512"
         )
-    return shipped_calibrations()["smollm2"]
+    return shipped[name]
 
 
 def harness_arguments(typed: list[str], policy: str) -> list[str]:

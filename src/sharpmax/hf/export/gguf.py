@@ -20,7 +20,7 @@ from sharpmax._files import open_atomically
 from sharpmax.hf.export.checkpoint import factors_at
 from sharpmax.hf.export.factors import Sharpening
 from sharpmax.hf.export.fold import ALTERNATIVE
-from sharpmax.hf.loading.catalogue import require_gguf
+from sharpmax.hf.loading.convert import require_gguf
 from sharpmax.hf.loading.errors import shorten_error
 from sharpmax.hf.tune.calibration import Calibration
 from sharpmax.policies import Policy

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, nullcontext, redirect_stderr
+from contextlib import ExitStack, nullcontext, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,8 @@ import transformers
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 from sharpmax._errors import UserError
-from sharpmax.hf.loading.catalogue import (
-    CATALOGUE,
-    cache_folder,
-    find_package,
-    gguf_options,
-    model_folder,
-    require_gguf,
-)
+from sharpmax.hf.loading.catalogue import CATALOGUE, cache_folder, find_gguf
+from sharpmax.hf.loading.convert import gguf_options, model_folder, require_gguf
 from sharpmax.hf.loading.errors import explain_error, shorten_error
 from sharpmax.hf.loading.header import require_plausible_config
 from sharpmax.hf.loading.placement import (
@@ -97,8 +91,9 @@ def load(
     you allow them.
 
     Args:
-        name: "smollm2", which needs no hub; a folder; a GGUF file; or a name on the hub. A name
-            that exists as a path, or looks like one, is never looked up on the hub.
+        name: "smollm2", or another name that `sharpmax models` lists, which needs no hub; a folder;
+            a GGUF file; or a name on the hub. A name that exists as a path, or looks like one, is
+            never looked up on the hub.
         device: "auto", "cpu", "cuda", "cuda:1" and so on, or "mps".
         device_map: Spread a model that fits no single device over all GPUs, then CPU memory, then
             disk: "auto", "balanced", "balanced_low_0", "sequential", or a mapping from modules to
@@ -167,8 +162,9 @@ def _load_from_catalogue(
         loaded = _load_source(_Source(folder, folder), **options)
     except UserError as error:
         raise UserError(f"{folder} is damaged: delete the folder, it is made again") from error
-    entry = CATALOGUE[name]
-    gguf, _ = find_package(name)
+    entry, gguf = CATALOGUE[name], None
+    with suppress(UserError):  # the file may be deleted once it is converted
+        gguf = find_gguf(name)
     return Loaded(loaded.model, loaded.tokenizer, entry.title, entry.notes, gguf)
 
 
