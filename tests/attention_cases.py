@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 import sharpmax as sx
 import truth
+from sharpmax.policies import needs_entropy
 from sharpmax.torch import attention
 
 STATS = ("entropy", "log_sum_exp", "max_logit", "min_logit", "count", "inverse_temperature")
@@ -65,6 +66,7 @@ POLICIES = (
     sx.Constant(2.5),
     policy_for_tensors,
 )
+BY_LENGTH = tuple(policy for policy in POLICIES if not needs_entropy(policy))
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ class Call:
 @st.composite
 def calls(draw: Any, impl: str, longest: int = 12) -> Call:
     """Calls that an implementation supports."""
-    plain = impl == "fused"
+    plain = impl in ("fused", "sdpa")
     batch, kv_heads = draw(st.integers(1, 2)), draw(st.integers(1, 2))
     heads = kv_heads * draw(st.integers(1, 3))
     queries, keys = draw(st.integers(1, longest)), draw(st.integers(1, longest))
@@ -152,12 +154,12 @@ def calls(draw: Any, impl: str, longest: int = 12) -> Call:
         value=rng.normal(size=(batch, kv_heads, keys, size)),
         visible=seen if mask == "boolean" else None,
         bias=bias if mask == "bias" else None,
-        sinks=rng.normal(size=heads) if draw(st.booleans()) else None,
+        sinks=rng.normal(size=heads) if impl != "sdpa" and draw(st.booleans()) else None,
         causal=draw(st.booleans()),
         window=None if plain else draw(st.none() | st.integers(1, longest + 1)),
         scale=draw(st.sampled_from([None, 0.2, 1.0])),
         softcap=softcap,
-        policy=draw(st.sampled_from(POLICIES)),
+        policy=draw(st.sampled_from(BY_LENGTH if impl == "sdpa" else POLICIES)),
     )
 
 

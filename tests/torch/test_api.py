@@ -16,6 +16,7 @@ from sharpmax.torch import (
     fused,
     reference,
     scaled_dot_product_attention,
+    sdpa,
     streaming,
 )
 
@@ -28,7 +29,7 @@ BIAS = torch.zeros(5, 7)
 def chosen(monkeypatch):
     """Which implementation ran."""
     ran = []
-    for module in (reference, streaming, fused, cpu):
+    for module in (reference, streaming, fused, sdpa, cpu):
         attend = module.attend
 
         def spy(*args, module=module, attend=attend):
@@ -97,13 +98,15 @@ def test_auto_follows_its_rules(chosen, missing):
     del chosen[:]
     scaled_dot_product_attention(QUERY, KEY, KEY, policy=sx.Constant(1.0))
     attention(QUERY, KEY, KEY, policy=sx.Constant(1.0))
-    assert chosen == ["fused", first]  # one call suffices where nobody asks for the entropy
+    scaled_dot_product_attention(needs, KEY, KEY, policy=sx.LogLength(3))
+    scaled_dot_product_attention(QUERY, KEY, KEY, policy=sx.LogLength(3), softcap=3.0)
+    assert chosen == ["sdpa", first, "sdpa", "streaming"]  # where nobody asks for the entropy
 
 
 @pytest.mark.parametrize("impl", ["reference", "streaming", "fused", "cpu"])
 def test_a_name_asked_for_runs(impl, chosen):
     scaled_dot_product_attention(QUERY, KEY, KEY, impl=impl)
-    assert chosen[0] == impl
+    assert chosen == [impl]
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_auto_uses_it_where_the_entropy_is_needed(monkeypatch):
     scaled_dot_product_attention(query, key, value)
     attention_stats(query, key)
     assert len(calls) == 2
-    scaled_dot_product_attention(query, key, value, policy=sx.Constant(1.0))  # one fused call
+    scaled_dot_product_attention(query, key, value, policy=sx.Constant(1.0))  # torch's own
     scaled_dot_product_attention(query, key, value.clone().requires_grad_())
     scaled_dot_product_attention(query.double(), key.double(), value.double())
     torch.compile(scaled_dot_product_attention, backend="eager")(query, key, value)

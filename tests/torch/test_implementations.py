@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -435,7 +434,7 @@ def test_keys_may_begin_later(impl, first_key):
     tensors = make(impl, 19, 21, heads=2)
     attend = {"reference": reference, "streaming": streaming, "triton": triton}[impl].attend
     for options in ({"is_causal": True}, {"is_causal": True, "window": 9}, {"window": 9}):
-        inputs = replace(prepare_inputs(*tensors, **options), first_key=first_key)
+        inputs = prepare_inputs(*tensors, **options)._replace(first_key=first_key)
         output, stats = attend(inputs, sx.PAPER, *([] if impl == "reference" else [True]))
         position, key = torch.arange(19)[:, None], torch.arange(21) + first_key
         mask = torch.ones(19, 21, dtype=torch.bool)

@@ -8,6 +8,7 @@ The function name says what is computed, `impl` says how:
 - `"cpu"`: compiled for the CPU, one pass over the keys; no gradients.
 - `"fused"`: two calls of a fused kernel that returns the log-sum-exp. A single query per head
   (decoding) runs as `streaming`, which reads the keys once; so do numbers that are not finite.
+- `"sdpa"`: torch's own function on a scaled query, for policies of the length alone.
 - `"triton"`: two passes of our own CUDA kernels.
 - `"auto"`: see `_choose_automatically`.
 
@@ -18,14 +19,13 @@ raises. Implementations do not import each other.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from sharpmax.policies import PAPER, Policy, needs_entropy, traits
-from sharpmax.torch import cpu, fused, reference, streaming
+from sharpmax.torch import cpu, fused, reference, sdpa, streaming
 from sharpmax.torch.interface import AttentionOutput, AttentionStats, Inputs, prepare_inputs
 from sharpmax.torch.reference import Normaliser
 from sharpmax.torch.triton import attention as triton
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     # Any shape that broadcasts to the logits, [*batch, heads, query, key].
     Mask = Bool[Tensor, "..."] | Float[Tensor, "..."]
 
-IMPLEMENTATIONS = ("auto", "reference", "streaming", "fused", "cpu", "triton")
+IMPLEMENTATIONS = ("auto", "reference", "streaming", "fused", "sdpa", "cpu", "triton")
 
 
 def scaled_dot_product_attention(
@@ -88,7 +88,8 @@ def scaled_dot_product_attention(
         policy: Function of (entropy, count) that returns the inverse temperature of each row.
             `sharpmax.Constant(1.0)` is plain attention.
         normaliser: Function `normaliser(logits, where=, axis=-1)` that replaces the softmax.
-        impl: How to compute it: "auto", "reference", "streaming", "fused", "cpu" or "triton".
+        impl: How to compute it: "auto", "reference", "streaming", "fused", "sdpa", "cpu" or
+            "triton".
 
     Returns:
         The output, [*batch, heads, query, value_dim], in the type of the query.
@@ -154,7 +155,8 @@ def attention(
         window: Query i sees only keys less than this far from i.
         policy: Function of (entropy, count) that returns the inverse temperature of each row.
         normaliser: Function `normaliser(logits, where=, axis=-1)` that replaces the softmax.
-        impl: How to compute it: "auto", "reference", "streaming", "fused", "cpu" or "triton".
+        impl: How to compute it: "auto", "reference", "streaming", "fused", "sdpa", "cpu" or
+            "triton".
 
     Returns:
         The output and `AttentionStats`.
@@ -214,7 +216,8 @@ def attention_stats(
         softcap: Replace a logit s by softcap * tanh(s / softcap).
         window: Query i sees only keys less than this far from i.
         policy: Function of (entropy, count); its answer is reported as `inverse_temperature`.
-        impl: How to compute it: "auto", "reference", "streaming", "fused", "cpu" or "triton".
+        impl: How to compute it: "auto", "reference", "streaming", "fused", "sdpa", "cpu" or
+            "triton".
 
     Returns:
         Statistics of each row before sharpening.
@@ -248,7 +251,7 @@ def _run(
 ) -> tuple[Any, Any]:
     """Run the implementation; return output (None without values) and statistics, if asked."""
     if _is_learned(policy, inputs):
-        inputs = replace(inputs, learned_policy=True)
+        inputs = inputs._replace(learned_policy=True)
     chosen = _choose(inputs, policy, normaliser, impl, stats=stats)
     with inputs.full_precision():
         if chosen == "reference":
@@ -257,6 +260,9 @@ def _run(
             return cpu.attend(inputs, policy, stats)
         if chosen == "triton":
             return triton.attend(inputs, policy, stats)
+        if chosen == "sdpa":
+            output = sdpa.attend(inputs, policy)
+            return streaming.attend(inputs, policy, stats) if output is None else (output, None)
         single_query = inputs.query.shape[3] == 1 and inputs.value is not None
         if chosen == "streaming" or single_query:
             return streaming.attend(inputs, policy, stats)
@@ -300,6 +306,8 @@ def _choose(
         reason = cpu.refusal(inputs, policy)
     elif impl == "fused":
         reason = fused.refusal(inputs)
+    elif impl == "sdpa":
+        reason = "statistics" if stats else sdpa.refusal(inputs, policy)
     elif impl == "triton":
         reason = triton.refusal(inputs)
     if reason is not None:
@@ -312,11 +320,13 @@ def _choose(
 def _choose_automatically(inputs: Inputs, policy: Policy, *, stats: bool) -> str:
     """Return the fastest implementation that supports the call.
 
-    If the entropy is needed: `cpu`; where it cannot, `streaming` for an output on a CPU without
-    gradients, because `fused` would need two calls. Otherwise `fused`; then, on CUDA, `triton` if
-    a small trial on this GPU was right; then `streaming`.
+    If the entropy is not needed: `sdpa`. If it is: `cpu`; where it cannot, `streaming` for an
+    output on a CPU without gradients, because `fused` would need two calls. Otherwise `fused`;
+    then, on CUDA, `triton` if a small trial on this GPU was right; then `streaming`.
     """
     entropy_needed = stats or needs_entropy(policy)
+    if not entropy_needed and sdpa.refusal(inputs, policy) is None:
+        return "sdpa"
     if entropy_needed and cpu.refusal(inputs, policy) is None:
         return "cpu"
     device = inputs.query.device.type

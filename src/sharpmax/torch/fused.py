@@ -26,6 +26,7 @@ from torch import Tensor
 
 from sharpmax.policies import Policy, inverse_temperatures, needs_entropy
 from sharpmax.torch import blockwise, fused_kernels, products
+from sharpmax.torch.counts import count_visible
 from sharpmax.torch.interface import AttentionStats, Inputs
 
 if TYPE_CHECKING:
@@ -90,29 +91,6 @@ def attend(
         inverse_temperature=inputs.restore_shape(factor),
         extremes=functools.partial(blockwise.compute_extremes, inputs),
     )
-
-
-def count_visible(inputs: Inputs) -> Int[Tensor, "batch kv_heads group query"]:
-    """Return how many keys each query can see, without the logits."""
-    queries, keys = inputs.query.shape[3], inputs.key.shape[2]
-    device = inputs.query.device
-    if inputs.mask is None:
-        causal = torch.arange(1, queries + 1, device=device).clamp(max=keys)
-        count = causal if inputs.causal else torch.full((queries,), keys, device=device)
-    else:
-        mask = inputs.mask.expand(*inputs.mask.shape[:4], keys)
-        if not inputs.causal:
-            count = mask.sum(-1)
-        elif mask.shape[3] == 1:
-            last = torch.arange(queries, device=device).clamp(max=keys - 1)
-            count = mask[:, :, :, 0].cumsum(-1)[..., last]
-        else:
-            counts = [
-                (mask[..., rows, :] & fused_kernels.causal_mask(rows, keys, device)).sum(-1)
-                for rows in fused_kernels.split_rows(mask, queries)
-            ]
-            count = torch.cat(counts, -1)
-    return count.to(torch.int32).expand(inputs.query.shape[:4])
 
 
 def _output_dtype(inputs: Inputs) -> torch.dtype:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,8 +29,7 @@ STATS_DTYPE = {
 }
 
 
-@dataclass(frozen=True)
-class Inputs:
+class Inputs(NamedTuple):
     """Validated arguments of one attention call.
 
         logit = softcap * tanh(scale * <q, k> / softcap) + bias
@@ -232,7 +230,7 @@ def prepare_inputs(
     window: int | None = None,
 ) -> Inputs:
     """Check the arguments of an attention call and bring them to one layout."""
-    _check_tensors(query=query, key=key, value=value)
+    _check_tensors(query, key, value)
     heads, kv_heads = _count_heads(query, key, value, enable_gqa)
     group = heads // kv_heads if kv_heads else 1
     batch_shape = _broadcast_batch(query, key, value)
@@ -263,14 +261,13 @@ def prepare_inputs(
     )
 
 
-def _check_tensors(**tensors: Tensor | None) -> None:
-    query = tensors["query"]
-    for name, tensor in tensors.items():
+def _check_tensors(query: Tensor, key: Tensor, value: Tensor | None) -> None:
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
         if tensor is None:
             continue
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
-        if tensor.is_nested or tensor.layout != torch.strided:
+        if tensor.is_nested or tensor.layout is not torch.strided:
             raise TypeError(
                 f"{name} must be a dense tensor; nested and sparse tensors are not supported"
             )
@@ -279,7 +276,7 @@ def _check_tensors(**tensors: Tensor | None) -> None:
                 f"{name} must have a floating type (float16, bfloat16, float32, float64), "
                 f"got {tensor.dtype}"
             )
-        if query is not None and tensor.dtype != query.dtype:
+        if tensor.dtype is not query.dtype:
             raise TypeError(
                 f"{name} is {tensor.dtype} and query is {query.dtype}: convert them to one type"
             )

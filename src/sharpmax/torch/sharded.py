@@ -8,7 +8,6 @@ never a key.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -90,7 +89,7 @@ def sharded_attention(
             "attention if all keys are in this process"
         )
     if is_causal:
-        inputs = replace(inputs, first_key=_first_key(inputs, group))
+        inputs = inputs._replace(first_key=_first_key(inputs, group))
     with inputs.full_precision():
         state = _merge_states(inputs, group)
         factor = inverse_temperatures(policy, state.entropy, state.count)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -202,7 +202,7 @@ def attention_rows(
     if arguments.get("window") is not None:
         near &= distance.abs() < arguments["window"]
     near = near[:, None, None, None]
-    inputs = replace(inputs, mask=near if inputs.mask is None else inputs.mask & near)
+    inputs = inputs._replace(mask=near if inputs.mask is None else inputs.mask & near)
     with inputs.full_precision():
         logits, where = compute_logits(inputs), visible_keys(inputs)
         state = SoftmaxState.of(logits, where)
