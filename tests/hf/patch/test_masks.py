@@ -299,7 +299,7 @@ def test_a_model_with_a_window_makes_no_matrix_for_it(name, monkeypatch):
         return compute(*args, **options)
 
     monkeypatch.setattr(masks, "sdpa_mask", spy)
-    compute = attention._attend
+    compute = attention.attend_by
     monkeypatch.setattr(attention, "_attend", watch)
     with shf.sharpen(model, PLAIN):
         assert_close(model(input_ids=ids)[0], expected)

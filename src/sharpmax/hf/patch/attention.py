@@ -42,6 +42,10 @@ IMPLEMENTATION = "sharpmax"
 "flex_attention" and "/": transformers searches names for these words and then behaves differently.
 """
 
+NORMALISED = "sharpmax.hf.load_with_normaliser"
+"""The `attn_implementation` of models that `with_normaliser` changed, also in their config.json.
+transformers without sharpmax refuses it, and its error shows the name, which says what to do."""
+
 PATCHED_NAMES = {"sharpmax_patched": "sdpa", "sharpmax_patched_matrix": "eager"}
 """The implementation of a patched model, and the one that it used before."""
 
@@ -74,7 +78,7 @@ KNOWN_KEYWORDS = HARMLESS_KEYWORDS | {
     "scaling",
     "softcap",
 }
-"""With those that `_attend` heeds."""
+"""With those that `attend_by` heeds."""
 
 MAX_WINDOW_MATRIX = 1 << 24
 """Entries of the largest `WindowMask` that is turned into a matrix for SDPA: 4,096 tokens. Beyond,
@@ -124,7 +128,7 @@ def compute_layer(
     options: dict[str, Any],
 ) -> tuple[Float[Tensor, "batch query heads value_dim"], Any]:
     """Compute one layer's attention as its state says: by SDPA where that can, else by our own."""
-    _refuse_options(module, query, key, mask, options)
+    refuse_options(module, query, key, mask, options)
     if state.policy_traits.by_head and not state.own_heads:
         total = count_module_heads(module)
         state.policy = own_heads(state.policy, module, total, query.shape[1])
@@ -132,19 +136,19 @@ def compute_layer(
     # transformers' function repeats shared key heads by this attribute.
     known_heads = query.shape[1] == key.shape[1] or hasattr(module, "num_key_value_groups")
     by_sdpa = original == "sdpa" and state.observer is None and known_heads
-    if by_sdpa and _is_plain_product(options):
-        call = _prepare_sdpa(state, query, key, mask, _is_causal(module, options))
+    if by_sdpa and is_plain_product(options):
+        call = _prepare_sdpa(state, query, key, mask, is_causal(module, options))
         if call is not None:
             scaled, sdpa_mask = call
             run = ALL_ATTENTION_FUNCTIONS["sdpa"]
             return run(module, scaled, key, value, sdpa_mask, **options)
     compute = state.observer or compute_attention
-    return _attend(compute, state.policy, module, query, key, value, mask, **options)
+    return attend_by(compute, state.policy, module, query, key, value, mask, **options)
 
 
-def _attend(
+def attend_by(
     compute: Callable[[dict[str, Any]], Tensor],
-    policy: Policy,
+    policy: Policy | None,
     module: nn.Module,
     query: Float[Tensor, "batch heads query dim"],
     key: Float[Tensor, "batch kv_heads key dim"],
@@ -162,7 +166,7 @@ def _attend(
 
     A query that sees nothing, such as padding, gives zeros.
     """
-    causal = _is_causal(module, options)
+    causal = is_causal(module, options)
     arguments = {
         "query": query,
         "key": key,
@@ -212,12 +216,12 @@ def mask_patched(original: str | None, *arguments: Any, config: Any = None, **op
 # SDPA for what depends on the length alone.
 
 
-def _is_plain_product(options: dict[str, Any]) -> bool:
+def is_plain_product(options: dict[str, Any]) -> bool:
     """Return whether the logits are scaled products of queries and keys."""
     return all(options.get(name) is None for name in ("softcap", "s_aux", "position_bias"))
 
 
-def _is_causal(module: nn.Module, options: dict[str, Any]) -> bool:
+def is_causal(module: nn.Module, options: dict[str, Any]) -> bool:
     asked = options.get("is_causal")
     return bool(getattr(module, "is_causal", True) if asked is None else asked)
 
@@ -296,7 +300,7 @@ def decoding_factor(
 # What is refused.
 
 
-def _refuse_options(
+def refuse_options(
     module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None, options: dict[str, Any]
 ) -> None:
     """Refuse options that are not supported: they may change the logits."""

@@ -1,0 +1,120 @@
+"""See the calls of a model's attention without changing them.
+
+transformers looks the attention function up by name at every call. While a model is watched, the
+function under its name also shows each call of a watched layer to a recorder, and then runs as it
+would have: same arguments, same kernel, same mask.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from transformers import AttentionInterface, PreTrainedModel
+
+from sharpmax._errors import UserError
+from sharpmax.hf.patch.layers import Layer
+from sharpmax.hf.train.rows import Call
+
+Recorder = Callable[[Layer, Call], None]
+
+UNREADABLE = ("flex_attention", "paged")
+"""Implementations whose masks or keys cannot be read, by a part of their names."""
+
+_lock = threading.Lock()
+_watched: WeakKeyDictionary[nn.Module, tuple[Layer, Recorder]] = WeakKeyDictionary()
+_users: dict[str, int] = {}
+"""How many blocks watch models that use an implementation."""
+
+
+@contextmanager
+def watched_layers(
+    model: PreTrainedModel, layers: list[Layer], recorder: Recorder
+) -> Iterator[None]:
+    """Show each call of these layers' attention to a recorder inside the block.
+
+    Raises:
+        UserError: The implementation cannot be watched, or a layer is watched already.
+    """
+    names = {str(layer.module.config._attn_implementation) for layer in layers}  # type: ignore[union-attr]
+    for name in names:
+        if any(part in name for part in UNREADABLE):
+            raise UserError(
+                f"attn_implementation={name!r} of {type(model).__name__} cannot be watched: use "
+                "sdpa, eager or flash attention"
+            )
+    with _lock:
+        if any(layer.module in _watched for layer in layers):
+            raise UserError(
+                f"{type(model).__name__} is already being watched: do not nest statistics of one "
+                "model"
+            )
+        _watched.update({layer.module: (layer, recorder) for layer in layers})
+        for name in names:
+            _install(name)
+    try:
+        yield
+    finally:
+        with _lock:
+            for layer in layers:
+                del _watched[layer.module]
+            for name in names:
+                _remove(name)
+
+
+def _install(name: str) -> None:
+    if name not in _users:
+        original = AttentionInterface._global_mapping.get(name)
+        AttentionInterface.register(name, functools.partial(_attend_watched, name, original))
+    _users[name] = _users.get(name, 0) + 1
+
+
+def _remove(name: str) -> None:
+    _users[name] -= 1
+    if _users[name]:
+        return
+    del _users[name]
+    mapping = AttentionInterface._global_mapping
+    function = mapping[name]
+    if not (isinstance(function, functools.partial) and function.func is _attend_watched):
+        return  # registered anew inside the block
+    original = function.args[1]
+    if original is None:
+        del mapping[name]
+    else:
+        mapping[name] = original
+
+
+def _attend_watched(
+    name: str, original: Any, module: nn.Module, query: Any, key: Any, value: Any, mask: Any, **options: Any
+) -> Any:
+    """Show a call to the recorder of its layer, and run it."""
+    if module in _watched:
+        if torch.compiler.is_compiling():
+            raise UserError(
+                f"{type(module).__name__} is compiled, and watching it would change its graph: "
+                "record statistics of the model that is not compiled"
+            )
+        layer, recorder = _watched[module]
+        recorder(layer, Call(name, module, query, key, mask, options))
+    run = _find_eager(module) if original is None else original
+    return run(module, query, key, value, mask, **options)
+
+
+def _find_eager(module: nn.Module) -> Callable[..., Any]:
+    """Return the eager attention of a layer's model, which transformers does not register."""
+    for parent in type(module).__mro__:
+        function = getattr(sys.modules.get(parent.__module__), "eager_attention_forward", None)
+        if function is not None:
+            return function  # type: ignore[no-any-return]
+    raise UserError(
+        f"the eager attention of {type(module).__name__} was not found: use "
+        'attn_implementation="sdpa" while statistics are recorded'
+    )
