@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sharpmax import PAPER, Constant, LogLength, Saturating, UserError
+from sharpmax.policies import CriticalScale, GrokScale, InfoScale, Llama4Scale, YarnScale
 from sharpmax.policy_names import (
     POLICY_HELP,
     POLICY_NAMES,
@@ -18,6 +19,11 @@ EXPECTED = {
     "saturating": Saturating(PAPER),
     "constant:1.5": Constant(1.5),
     "log-length:512": LogLength(512.0),
+    "infoscale:512": InfoScale(512.0),
+    "yarn:512": YarnScale(512.0),
+    "llama4:8192": Llama4Scale(),
+    "grok:1024": GrokScale(),
+    "critical:0.16": CriticalScale(0.16),
 }
 
 

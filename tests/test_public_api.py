@@ -27,6 +27,12 @@ SIGNATURES = {
     "Constant": "(inverse_temperature)",
     "LogLength": "(reference)",
     "Saturating": "(policy)",
+    "policies.InfoScale": "(reference, head_size=None)",
+    "policies.InfoScale.with_head_size": "(self, head_size)",
+    "policies.YarnScale": "(reference, slope=0.1)",
+    "policies.Llama4Scale": "(step=8192, slope=0.1)",
+    "policies.GrokScale": "(reference=1024)",
+    "policies.CriticalScale": "(gamma)",
     "policies.traits": "(policy)",
     "policies.Traits": "(needs_entropy=True, by_head=False, learned=True, any_library=False, "
     "plain_up_to=0)",

@@ -10,7 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sharpmax._errors import UserError
-from sharpmax.policies import PAPER, Constant, LogLength, Policy, Saturating
+from sharpmax.policies import (
+    PAPER,
+    Constant,
+    CriticalScale,
+    GrokScale,
+    InfoScale,
+    Llama4Scale,
+    LogLength,
+    Policy,
+    Saturating,
+    YarnScale,
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +52,14 @@ POLICY_NAMES = {
         NamedPolicy("paper", "the paper's polynomial", lambda: PAPER),
         NamedPolicy("saturating", "the polynomial held at its peak", lambda: Saturating(PAPER)),
         NamedPolicy("constant", "one factor for all rows", Constant, example=1.2),
-        NamedPolicy("log-length", "grows with log n beyond a length", LogLength, example=512),
+        NamedPolicy(
+            "log-length", "grows with log n beyond a length, as Qwen 1", LogLength, example=512
+        ),
+        NamedPolicy("infoscale", "grows to a bound beyond a length", InfoScale, example=512),
+        NamedPolicy("yarn", "YaRN's factor, by the length of the row", YarnScale, example=512),
+        NamedPolicy("llama4", "Llama 4's steps of this length", Llama4Scale, example=8192),
+        NamedPolicy("grok", "log-length by position, as Grok", GrokScale, example=1024),
+        NamedPolicy("critical", "this number times log n, at all lengths", CriticalScale, 0.16),
     )
 }
 

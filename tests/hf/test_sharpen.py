@@ -14,6 +14,7 @@ from hf.small import assert_nothing_is_patched, llama, random_tokens
 from sharpmax import UserError
 from sharpmax.hf.patch.layers import attention_layers
 from sharpmax.hf.tune.calibration import ByRate
+from sharpmax.policies import InfoScale
 
 TOKENS = random_tokens(2, 17)
 HARD = sx.Constant(3.0)
@@ -189,6 +190,19 @@ def test_two_models_at_once_ending_in_any_order(model):
     assert torch.equal(answer(other), before[1])
     assert model.config._attn_implementation == implementation
     assert (sharp - before[1]).abs().max() > 0.1
+
+
+def test_a_policy_gets_the_size_of_the_heads(model):
+    """Everywhere: in a block, in an export and in a model that is sharpened from loading on."""
+    with shf.sharpen(model, InfoScale(4, head_size=8)):
+        expected = answer(model)
+    with shf.sharpen(model, InfoScale(4)):
+        found = answer(model)
+    shf.register(InfoScale(4))
+    model.set_attn_implementation("sharpmax")
+    assert (found - answer(llama())).abs().max() > 1e-3
+    for ours in (found, answer(model)):
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-6)
 
 
 def test_on_a_model_that_is_sharpened_altogether(model):

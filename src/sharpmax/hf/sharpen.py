@@ -19,6 +19,7 @@ from sharpmax.hf.patch.context import patch_model
 from sharpmax.hf.patch.layers import (
     Layer,
     attention_layers,
+    bind_policy,
     check_numbers,
     count_heads,
     select_layers,
@@ -220,8 +221,8 @@ def make_rules(
             f"file, got {policy!r}"
         )
     selected = select_layers(every_layer, layers)
-    rule = Rule(policy, None if heads is None else _check_heads(selected, heads))
-    return {layer.module: (rule,) for layer in selected}
+    numbers = None if heads is None else _check_heads(selected, heads)
+    return {layer.module: (Rule(bind_policy(policy, layer.module), numbers),) for layer in selected}
 
 
 def _check_heads(layers: list[Layer], heads: Collection[int]) -> frozenset[int]:

@@ -10,6 +10,13 @@ see `Traits`.
 from sharpmax.policies.entropy import PAPER, HasPeaks, Polynomial, Saturating
 from sharpmax.policies.fit import fit_polynomial
 from sharpmax.policies.length import Constant, LengthLaw, LogLength
+from sharpmax.policies.published_laws import (
+    CriticalScale,
+    GrokScale,
+    InfoScale,
+    Llama4Scale,
+    YarnScale,
+)
 from sharpmax.policies.traits import (
     Policy,
     Traits,
@@ -22,13 +29,18 @@ from sharpmax.policies.traits import (
 __all__ = [
     "PAPER",
     "Constant",
+    "CriticalScale",
+    "GrokScale",
     "HasPeaks",
+    "InfoScale",
     "LengthLaw",
+    "Llama4Scale",
     "LogLength",
     "Policy",
     "Polynomial",
     "Saturating",
     "Traits",
+    "YarnScale",
     "differs_by_head",
     "fit_polynomial",
     "inverse_temperatures",

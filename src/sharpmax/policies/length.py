@@ -88,14 +88,24 @@ class LengthLaw:
         return ()
 
 
+def check_reference(reference: float) -> None:
+    """Refuse a length in training that is no finite number above 1."""
+    if not _array.is_number(reference) or not 1 < reference < math.inf:
+        raise ValueError(
+            "reference must be a number of items above 1 (the length in training), "
+            f"got {reference!r}"
+        )
+
+
 @dataclass(frozen=True)
 class LogLength(LengthLaw):
     """Sharpen by the row's length relative to the length in training, whatever its entropy.
 
         inverse temperature = max(1, log n / log reference)
 
-    This keeps the entropy of normally distributed logits where it was at `reference` items. For
-    bounded logits, as of a head over a fixed vocabulary, it only slows the rise.
+    This is the LogN attention of Qwen 1, confirmed in its code. It keeps the entropy of normally
+    distributed logits where it was at `reference` items. For bounded logits, as of a head over a
+    fixed vocabulary, it only slows the rise.
 
     Args:
         reference: number of items in training, more than 1.
@@ -111,11 +121,7 @@ class LogLength(LengthLaw):
     reference: float
 
     def __post_init__(self) -> None:
-        if not _array.is_number(self.reference) or not 1 < self.reference < math.inf:
-            raise ValueError(
-                "reference must be a number of items above 1 (the length in training), "
-                f"got {self.reference!r}"
-            )
+        check_reference(self.reference)
 
     def factor(self, items: Array, xp: Any) -> Array:
         ratio = xp.log(items) / math.log(self.reference)

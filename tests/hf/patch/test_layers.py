@@ -18,15 +18,38 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import sharpmax as sx
 import sharpmax.hf as shf
-from hf.families import DECODER, FAMILIES, HEADS, HIDDEN, VOCABULARY, assert_close, assert_far
+from hf.families import (
+    DECODER,
+    FAMILIES,
+    HEADS,
+    HIDDEN,
+    VOCABULARY,
+    assert_close,
+    assert_far,
+    family_model,
+)
 from hf.families import variant as family_variant
 from hf.small import assert_nothing_is_patched
+from sharpmax import UserError
 from sharpmax.hf.patch import parity
-from sharpmax.hf.patch.layers import attention_layers
+from sharpmax.hf.patch.layers import attention_layers, bind_policy
 from sharpmax.hf.patch.parity import TESTED_MODEL_TYPES, find_difference
+from sharpmax.policies import InfoScale
 
 PLAIN = sx.Constant(1.0)
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_says_how_large_its_heads_are(name):
+    for layer in attention_layers(family_model(name)):
+        assert bind_policy(InfoScale(4), layer.module) == InfoScale(4, HIDDEN // HEADS)
+        assert bind_policy(PLAIN, layer.module) is PLAIN
+
+
+def test_a_module_of_unknown_head_size():
+    with pytest.raises(UserError, match="Linear does not say how large its heads are: give the"):
+        bind_policy(InfoScale(4), nn.Linear(2, 2))
 
 
 # Models of an unknown type, each with one flaw.

@@ -17,6 +17,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
+from sharpmax.policies import Policy
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,38 @@ def count_module_heads(module: nn.Module) -> int:
         if isinstance(heads, int):
             return heads
     raise UserError(f"{type(module).__name__} does not say how many heads it has")
+
+
+def bind_policy(policy: Policy, module: nn.Module) -> Policy:
+    """Return a policy for the heads of an attention module.
+
+    Only a policy that depends on the size of a head, such as `InfoScale`, differs by module.
+
+    Raises:
+        UserError: The policy needs the head size, and neither the module nor its config says it.
+    """
+    with_head_size = getattr(policy, "with_head_size", None)
+    return policy if with_head_size is None else with_head_size(_read_head_size(module))
+
+
+def _read_head_size(module: nn.Module) -> int:
+    """Return the number of components of a query of an attention module."""
+    config = getattr(module, "config", None)
+    for holder, name in (
+        (module, "qk_head_dim"),
+        (module, "head_dim"),
+        (module, "head_size"),
+        (module, "attention_head_size"),
+        (module, "key_value_proj_dim"),
+        (config, "head_dim"),
+    ):
+        size = getattr(holder, name, None)
+        if isinstance(size, int):
+            return size
+    raise UserError(
+        f"{type(module).__name__} does not say how large its heads are: give the policy its "
+        "head_size"
+    )
 
 
 def count_visible(layer: Layer, length: int) -> int:

@@ -15,6 +15,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sharpmax._errors import UserError
 from sharpmax.hf.patch.attention import IMPLEMENTATION, compute_layer, register_functions
+from sharpmax.hf.patch.layers import bind_policy
 from sharpmax.hf.patch.masks import make_mask
 from sharpmax.hf.patch.scope import PLAIN, LayerState, Rule
 from sharpmax.hf.tune.calibration import Calibration
@@ -137,7 +138,9 @@ class ByFile:
 
 def layer_policy(policy: Policy | ByFile, module: nn.Module) -> Policy:
     """Return what a registered policy means for a layer."""
-    return policy.layer_policy(module) if isinstance(policy, ByFile) else policy
+    if isinstance(policy, ByFile):
+        return policy.layer_policy(module)
+    return bind_policy(policy, module)
 
 
 def registered_policy() -> Policy | ByFile:
