@@ -49,7 +49,7 @@ def describe_model(
         "parameters": placement.parameters,
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": placement.device,
-        "notes": list(notes),
+        "notes": list(dict.fromkeys(notes)),
     }
 
 

@@ -13,6 +13,7 @@ from accelerate.utils import gather_object
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
+from sharpmax.hf.bos import prepare_tokenizer
 from sharpmax.hf.checkpoint import SECONDS_BETWEEN_SAVES, Checkpoint
 from sharpmax.hf.evaluate import stats
 from sharpmax.hf.evaluate.conditions import PLAIN, Condition, make_conditions
@@ -174,11 +175,12 @@ def evaluate(
         )
     require_language_model(model)
     require_support(model)
+    tokenizer, bos_notes = prepare_tokenizer(model, tokenizer)
     lengths = task.lengths if lengths is None else lengths
     by_length = make_prompts(model, task, tokenizer, lengths, prompts, questions, seed)
     conditions = make_conditions(model, {"paper": PAPER} if policies is None else policies)
     config = {
-        **describe_model(model, name, notes),
+        **describe_model(model, name, (*notes, *bos_notes)),
         "task": task.name,
         "unit": task.unit,
         "lengths": list(by_length),

@@ -9,6 +9,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
+from sharpmax.hf.bos import prepare_tokenizer
 from sharpmax.hf.evaluate.conditions import Condition
 from sharpmax.hf.evaluate.scoring import score_answers
 from sharpmax.hf.evaluate.tasks import Task, UserTask, make_prompts, resolve_task
@@ -48,6 +49,7 @@ def choose_length(
         UserError: No length changes anything.
     """
     require_support(model)
+    tokenizer, _ = prepare_tokenizer(model, tokenizer)
     task = resolve_task(task)
     assert condition.policy is not None
     sharpening = Sharpening.create(model, condition.policy, condition.layers, condition.heads)

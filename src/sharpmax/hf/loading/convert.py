@@ -28,6 +28,7 @@ from transformers import (
 )
 
 from sharpmax._errors import MissingExtraError, UserError
+from sharpmax.hf.bos import complete_tokenizer
 from sharpmax.hf.loading.catalogue import (
     CATALOGUE,
     CatalogueModel,
@@ -115,6 +116,7 @@ def _convert(key: str, source: Path, target: Path) -> None:
         None, config=config, state_dict=model.state_dict(), dtype=torch.float32
     )
     plain.save_pretrained(target)
+    complete_tokenizer(plain, tokenizer)
     tokenizer.save_pretrained(target)
 
 

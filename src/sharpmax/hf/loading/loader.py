@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext, redirect_stderr, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import transformers
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 from sharpmax._errors import UserError
+from sharpmax.hf.bos import complete_tokenizer
 from sharpmax.hf.loading.catalogue import CATALOGUE, cache_folder, find_gguf
 from sharpmax.hf.loading.convert import gguf_options, model_folder, require_gguf
 from sharpmax.hf.loading.errors import explain_error, shorten_error
@@ -139,19 +140,23 @@ def load(
         model: Any = loaded.model
         if tensor_parallel:
             group_of(model)  # refuses heads that cannot be split evenly
-            return loaded
-        if spread:
+        elif spread:
             stack.pop_all()
             folder.belong_to(model, report)
-            return loaded
-        try:
-            model.to(target)
-        except RuntimeError as error:  # above all, out of memory
-            raise UserError(
-                f"{name} cannot be put on {target} ({shorten_error(error)}): use cpu, or a smaller "
-                "dtype"
-            ) from error
-    return loaded
+        else:
+            _move(model, name, target)
+        notes = complete_tokenizer(model, loaded.tokenizer)
+    return replace(loaded, notes=(*loaded.notes, *notes))
+
+
+def _move(model: Any, name: str, device: torch.device | None) -> None:
+    try:
+        model.to(device)
+    except RuntimeError as error:  # above all, out of memory
+        raise UserError(
+            f"{name} cannot be put on {device} ({shorten_error(error)}): use cpu, or a smaller "
+            "dtype"
+        ) from error
 
 
 def _load_from_catalogue(

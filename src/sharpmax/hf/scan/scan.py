@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from transformers import PreTrainedModel
 
+from sharpmax.hf.bos import prepare_tokenizer
 from sharpmax.hf.checkpoint import Checkpoint
 from sharpmax.hf.model_info import describe_model, weights_fingerprint
 from sharpmax.hf.patch.parallel import group_of
@@ -180,10 +181,11 @@ def scan(
     watch = Stopwatch()
     selection = Selection.create(model, layers, heads)
     require_support(model)
+    tokenizer, bos_notes = prepare_tokenizer(model, tokenizer)
     chosen = choose_prompt(prompt, tokenizer, text=text, seed=seed)
     inputs = make_inputs(model, chosen, lengths, progress)
     config = {
-        **describe_model(model, name, notes),
+        **describe_model(model, name, (*notes, *bos_notes)),
         "prompt": chosen.name,
         "unit": chosen.unit,
         "lengths": list(inputs),

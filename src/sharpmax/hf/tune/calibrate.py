@@ -22,6 +22,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
+from sharpmax.hf.bos import prepare_tokenizer
 from sharpmax.hf.checkpoint import SECONDS_BETWEEN_SAVES, Checkpoint
 from sharpmax.hf.evaluate.scoring import require_language_model, score_answers
 from sharpmax.hf.evaluate.tasks import (
@@ -147,6 +148,7 @@ def calibrate(
     require_support(model)
     if choose == "answers":
         require_gradients(model, "calibrate with choose='answers'")
+    tokenizer, _ = prepare_tokenizer(model, tokenizer)
     short_prompts, long_prompts = (
         _flat_prompts(model, task, tokenizer, settings, lengths) for lengths in ("short", "long")
     )

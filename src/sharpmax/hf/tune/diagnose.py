@@ -16,6 +16,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
+from sharpmax.hf.bos import prepare_tokenizer
 from sharpmax.hf.checkpoint import SECONDS_BETWEEN_SAVES, Checkpoint
 from sharpmax.hf.evaluate import stats
 from sharpmax.hf.evaluate.conditions import Condition
@@ -204,6 +205,7 @@ def diagnose(
     prompts = math.ceil(QUESTIONS / max(questions, 1)) if prompts is None else prompts
     require_language_model(model)
     require_support(model)
+    tokenizer, bos_notes = prepare_tokenizer(model, tokenizer)
     if lengths is None:
         lengths = sorted({*task.short[-1:], *task.lengths})
     by_length = make_prompts(model, task, tokenizer, lengths, prompts, questions, seed)
@@ -212,7 +214,7 @@ def diagnose(
     _require_needles(task, by_length)
     condition = _make_condition(model, policy)
     config = {
-        **describe_model(model, name, notes),
+        **describe_model(model, name, (*notes, *bos_notes)),
         "task": task.name,
         "unit": task.unit,
         "lengths": list(by_length),

@@ -17,6 +17,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
+from sharpmax.hf.bos import prepare_tokenizer
 from sharpmax.hf.checkpoint import Checkpoint
 from sharpmax.hf.evaluate.scoring import require_language_model
 from sharpmax.hf.evaluate.tasks import (
@@ -167,6 +168,7 @@ def prepare_tuning(
     require_language_model(model)
     require_support(model)
     require_gradients(model, "tune")
+    tokenizer, _ = prepare_tokenizer(model, tokenizer)
     texts = load_guard(tokenizer, guard, settings.from_tokens, context_length(model))
     validation = _validation_prompts(model, tokenizer, settings)
     checkpoint = Checkpoint(
