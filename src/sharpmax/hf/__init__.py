@@ -35,6 +35,12 @@ from sharpmax.hf.sharpen import (
     apply,
     sharpen,
 )
+from sharpmax.hf.train.alarms import Alarm
+from sharpmax.hf.train.callback import AttentionAlarmWarning, StatisticsCallback
+from sharpmax.hf.train.history import StatisticsLog, read_statistics
+from sharpmax.hf.train.normaliser import load_with_normaliser, with_normaliser
+from sharpmax.hf.train.qk_clip import LargestLogits, QKClipCallback, max_logits, qk_clip
+from sharpmax.hf.train.statistics import AttentionStatistics, attention_statistics
 from sharpmax.hf.tune.calibrate import NothingToGain, calibrate
 from sharpmax.hf.tune.calibration import Calibration, shipped_calibrations
 from sharpmax.hf.tune.diagnose import Diagnosis, diagnose
@@ -43,20 +49,28 @@ from sharpmax.hf.tune.tune import tune
 
 __all__ = [
     "AdaptiveTemperatureLogitsProcessor",
+    "Alarm",
     "Applied",
+    "AttentionAlarmWarning",
+    "AttentionStatistics",
     "Calibration",
     "Certificate",
     "Condition",
     "Diagnosis",
     "Evaluation",
+    "LargestLogits",
     "LengthTemperatureWarning",
     "NothingToGain",
     "OtherWeightsWarning",
     "PlainThreadWarning",
+    "QKClipCallback",
     "Scan",
     "Sharpened",
+    "StatisticsCallback",
+    "StatisticsLog",
     "TuningStep",
     "apply",
+    "attention_statistics",
     "calibrate",
     "certify",
     "diagnose",
@@ -65,11 +79,16 @@ __all__ = [
     "export_gguf",
     "forget",
     "load",
+    "load_with_normaliser",
+    "max_logits",
+    "qk_clip",
+    "read_statistics",
     "register",
     "scan",
     "sharpen",
     "shipped_calibrations",
     "tune",
+    "with_normaliser",
 ]
 
 

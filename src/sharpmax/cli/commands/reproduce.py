@@ -80,6 +80,12 @@ EXPERIMENTS = {
         options=("model", "training", "only", "threads"),
         jobs="conditions",
     ),
+    "train-normalisers": Experiment(
+        "train_normalisers.experiment",
+        "small language models trained with several normalisers, tested far beyond training; hours",
+        options=("quick", "training", "only", "threads"),
+        jobs="models",
+    ),
 }
 
 SETTINGS = {
@@ -98,8 +104,8 @@ def reproduce(
         bool,
         typer.Option(
             "--quick",
-            help="Use fewer steps, seeds and sets: minutes instead of hours, for table1 and "
-            "unknowns. The files are named NAME-quick.",
+            help="Use fewer steps, seeds and sets: minutes instead of hours, for table1, unknowns "
+            "and train-normalisers. The files are named NAME-quick.",
         ),
     ] = False,
     processes: Processes = None,
@@ -114,15 +120,17 @@ def reproduce(
     only: Annotated[
         str | None,
         typer.Option(
-            help="Conditions of tune-comparison to work on now, separated by commas, such as "
-            "plain,tune-1,lora-8. The result has all that are finished. Default: all.",
+            help="Conditions of tune-comparison or train-normalisers to work on now, separated by "
+            "commas, such as plain,tune-1,lora-8. The result has all that are finished. Default: "
+            "all.",
             metavar="NAME,...",
         ),
     ] = None,
     threads: Annotated[
         int | None,
         typer.Option(
-            help="Number of threads of tune-comparison. Default: PyTorch's choice.",
+            help="Number of threads of tune-comparison and train-normalisers. Default: PyTorch's "
+            "choice.",
             metavar="N",
             min=1,
         ),

@@ -85,16 +85,16 @@ def _fold_layer(layer: Layer, by_head: Float[np.ndarray, " heads"]) -> dict[str,
     norm = next((name for name in NORMS if getattr(module, name, None) is not None), None)
     if norm is not None:
         return _fold_norm(layer, norm, by_head)
-    name, rows = _query_rows(layer)
+    name, rows = query_rows(layer)
     linear = getattr(module, name)
     if type(linear) not in (nn.Linear, Conv1D):
         raise UserError(
             f"{kind}.{name} is {type(linear).__name__}, not a plain Linear: merge adapters into "
             "the weights (merge_and_unload) and dequantise them, then export"
         )
-    changed = {f"{layer.name}.{name}.weight": _scale_rows(linear.weight, rows, by_head, linear)}
+    changed = {f"{layer.name}.{name}.weight": scale_rows(linear.weight, rows, by_head, linear)}
     if linear.bias is not None:
-        changed[f"{layer.name}.{name}.bias"] = _scale_rows(linear.bias, rows, by_head, linear)
+        changed[f"{layer.name}.{name}.bias"] = scale_rows(linear.bias, rows, by_head, linear)
     return changed
 
 
@@ -122,7 +122,7 @@ def _fold_norm(layer: Layer, name: str, by_head: Float[np.ndarray, " heads"]) ->
     return changed
 
 
-def _query_rows(layer: Layer) -> tuple[str, Int[np.ndarray, "heads dim"]]:
+def query_rows(layer: Layer) -> tuple[str, Int[np.ndarray, "heads dim"]]:
     """Return the projection that makes the queries, and the rows that belong to each head."""
     module: Any = layer.module
     heads = count_heads(layer)
@@ -140,7 +140,7 @@ def _query_rows(layer: Layer) -> tuple[str, Int[np.ndarray, "heads dim"]]:
     )
 
 
-def _scale_rows(
+def scale_rows(
     tensor: Tensor,
     rows: Int[np.ndarray, "heads dim"],
     by_head: Float[np.ndarray, " heads"],

@@ -66,7 +66,9 @@ class HeadNormaliser(nn.Module):
             name: getattr(self.normaliser, name) for name in self.normaliser.parameters
         }
         for name in self.learned:
-            raw = getattr(self, name).to(torch.promote_types(getattr(self, name).dtype, torch.float32))
+            raw = getattr(self, name).to(
+                torch.promote_types(getattr(self, name).dtype, torch.float32)
+            )
             values[name] = LOWER_BOUNDS[name] + raw.exp() if name in LOWER_BOUNDS else raw
         return values
 

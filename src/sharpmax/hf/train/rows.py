@@ -5,6 +5,7 @@ The rows are so few that their weights can be held whole.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +54,10 @@ class Call:
 
 
 @torch.no_grad()
-def measure_rows(call: Call, rows: int, sequences: int) -> Float[Tensor, "heads statistics"]:
-    """Measure a few rows of every head, evenly spaced over the positions of the first sequences.
+def measure_rows(
+    call: Call, rows: int | Sequence[int], sequences: int
+) -> Float[Tensor, "heads statistics"]:
+    """Measure a few rows of every head in the first sequences.
 
     Entropies are in nats. They are those of softmax(logits), or of the weights of a layer with
     another normaliser, divided by their sum. Sinks and dropout are not counted. Rows of padding are
@@ -62,7 +65,7 @@ def measure_rows(call: Call, rows: int, sequences: int) -> Float[Tensor, "heads 
 
     Args:
         call: The call.
-        rows: The number of rows of each sequence.
+        rows: The number of rows of each sequence, or their positions.
         sequences: The number of sequences of the batch.
 
     Returns:
@@ -72,16 +75,20 @@ def measure_rows(call: Call, rows: int, sequences: int) -> Float[Tensor, "heads 
     picked = pick_rows(query.shape[2], rows, query.device)
     with torch.autocast(query.device.type, enabled=False):
         logits = _compute_logits(call, query[:, :, picked], key, picked)
-        visible, counts = _find_visible(call, sequences, picked, logits)
+        visible, counts = find_visible(call, sequences, picked, key.shape[2])
         visible = visible.expand(logits.shape)
         hidden = logits.masked_fill(~visible, -torch.inf)
         return _summarise(call, hidden, visible, counts, picked)
 
 
-def pick_rows(length: int, rows: int, device: torch.device) -> Int[Tensor, " rows"]:
-    """Return evenly spaced positions, the last one included; all if there are no more."""
+def pick_rows(length: int, rows: int | Sequence[int], device: torch.device) -> Int[Tensor, " rows"]:
+    """Return the positions to measure: evenly spaced ones with the last, all, or those given."""
+    if not isinstance(rows, int):
+        return torch.tensor([row for row in rows if row < length], dtype=torch.long, device=device)
     count = min(rows, length)
-    return (torch.arange(1, count + 1, device=device) * length).div(count, rounding_mode="floor") - 1
+    return (torch.arange(1, count + 1, device=device) * length).div(
+        count, rounding_mode="floor"
+    ) - 1
 
 
 def _compute_logits(
@@ -105,11 +112,21 @@ def _compute_logits(
     return logits
 
 
-def _find_visible(
-    call: Call, sequences: int, picked: Int[Tensor, " rows"], logits: Tensor
+def find_visible(
+    call: Call, sequences: int, picked: Int[Tensor, " rows"], keys: int
 ) -> tuple[Bool[Tensor, "#batch #heads row key"], Bool[Tensor, "#batch row"]]:
-    """Return which keys the rows see, and which rows count: those that are not padding."""
-    mask, keys, device = call.mask, logits.shape[3], logits.device
+    """Return which keys the rows see, and which rows count: those that are not padding.
+
+    Args:
+        call: The call.
+        sequences: The number of sequences of the batch.
+        picked: The positions of the rows.
+        keys: The number of keys.
+
+    Raises:
+        UserError: The mask is of a kind that cannot be read.
+    """
+    mask, device = call.mask, call.query.device
     mask = mask.matrix() if isinstance(mask, WindowMask) else mask
     if mask is not None and (not isinstance(mask, Tensor) or mask.ndim not in (2, 4)):
         raise UserError(
@@ -130,7 +147,11 @@ def _find_visible(
     if mask is None:
         return visible, torch.ones((1, len(picked)), dtype=torch.bool, device=device)
     padding = mask[:sequences, :keys].bool()
-    real = padding[:, picked] if call.query.shape[2] == keys else padding[:, -1:].expand(-1, len(picked))
+    real = (
+        padding[:, picked]
+        if call.query.shape[2] == keys
+        else padding[:, -1:].expand(-1, len(picked))
+    )
     return visible & padding[:, None, None], real
 
 

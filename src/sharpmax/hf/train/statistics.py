@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +36,11 @@ class AttentionStatistics:
 
     Args:
         layers: All attention layers of the model.
-        rows: The number of rows of each sequence.
+        rows: The number of rows of each sequence, or their positions.
         sequences: The number of sequences of the batch.
     """
 
-    def __init__(self, layers: list[Layer], rows: int, sequences: int) -> None:
+    def __init__(self, layers: list[Layer], rows: int | Sequence[int], sequences: int) -> None:
         self.layers, self.rows, self.sequences = layers, rows, sequences
         self._measured: dict[int, Tensor] = {}
         self._sums: Float[np.ndarray, "layers heads sums"] | None = None
@@ -94,7 +94,7 @@ class AttentionStatistics:
 
 @contextmanager
 def attention_statistics(
-    model: PreTrainedModel, *, rows: int = ROWS, sequences: int = SEQUENCES
+    model: PreTrainedModel, *, rows: int | Sequence[int] = ROWS, sequences: int = SEQUENCES
 ) -> Iterator[AttentionStatistics]:
     """Record attention statistics of the next forward pass inside a `with` block.
 
@@ -105,7 +105,8 @@ def attention_statistics(
 
     Args:
         model: A transformers model, or a wrapper such as DistributedDataParallel.
-        rows: The number of rows of each sequence, evenly spaced over its positions.
+        rows: The number of rows of each sequence, evenly spaced over its positions, or a list of
+            positions.
         sequences: The number of sequences of the batch.
 
     Yields:
@@ -119,10 +120,20 @@ def attention_statistics(
         ...     model(**batch).loss.backward()
         >>> statistics.entropy[3, 5]  # layer 3, head 5, in nats
     """
-    for value, name in ((rows, "rows"), (sequences, "sequences")):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise UserError(f"{name}={value!r}: give a whole number of at least 1")
+    check_sampling(rows, sequences)
     layers = attention_layers(unwrap_model(model, runs=False))
     statistics = AttentionStatistics(layers, rows, sequences)
     with watched_layers(unwrap_model(model, runs=False), layers, statistics.record):
         yield statistics
+
+
+def check_sampling(rows: int | Sequence[int], sequences: int) -> None:
+    """Refuse numbers of rows and sequences that are out of range."""
+    positions = rows if isinstance(rows, (list, tuple)) else ()
+    if positions:
+        if not all(type(row) is int and row >= 0 for row in positions):
+            raise UserError(f"rows={rows!r}: give positions of at least 0, or a number of rows")
+    elif type(rows) is not int or rows < 1:
+        raise UserError(f"rows={rows!r}: give a whole number of at least 1, or positions")
+    if type(sequences) is not int or sequences < 1:
+        raise UserError(f"sequences={sequences!r}: give a whole number of at least 1")

@@ -29,7 +29,7 @@ UNREADABLE = ("flex_attention", "paged")
 """Implementations whose masks or keys cannot be read, by a part of their names."""
 
 _lock = threading.Lock()
-_watched: WeakKeyDictionary[nn.Module, tuple[Layer, Recorder]] = WeakKeyDictionary()
+_watched: WeakKeyDictionary[nn.Module, list[tuple[Layer, Recorder]]] = WeakKeyDictionary()
 _users: dict[str, int] = {}
 """How many blocks watch models that use an implementation."""
 
@@ -41,7 +41,7 @@ def watched_layers(
     """Show each call of these layers' attention to a recorder inside the block.
 
     Raises:
-        UserError: The implementation cannot be watched, or a layer is watched already.
+        UserError: The implementation cannot be watched.
     """
     names = {str(layer.module.config._attn_implementation) for layer in layers}  # type: ignore[union-attr]
     for name in names:
@@ -51,12 +51,8 @@ def watched_layers(
                 "sdpa, eager or flash attention"
             )
     with _lock:
-        if any(layer.module in _watched for layer in layers):
-            raise UserError(
-                f"{type(model).__name__} is already being watched: do not nest statistics of one "
-                "model"
-            )
-        _watched.update({layer.module: (layer, recorder) for layer in layers})
+        for layer in layers:
+            _watched[layer.module] = [*_watched.get(layer.module, []), (layer, recorder)]
         for name in names:
             _install(name)
     try:
@@ -64,7 +60,9 @@ def watched_layers(
     finally:
         with _lock:
             for layer in layers:
-                del _watched[layer.module]
+                _watched[layer.module] = [
+                    entry for entry in _watched[layer.module] if entry[1] is not recorder
+                ]
             for name in names:
                 _remove(name)
 
@@ -93,17 +91,26 @@ def _remove(name: str) -> None:
 
 
 def _attend_watched(
-    name: str, original: Any, module: nn.Module, query: Any, key: Any, value: Any, mask: Any, **options: Any
+    name: str,
+    original: Any,
+    module: nn.Module,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    **options: Any,
 ) -> Any:
     """Show a call to the recorder of its layer, and run it."""
-    if module in _watched:
+    recorders = _watched.get(module)
+    if recorders:
         if torch.compiler.is_compiling():
             raise UserError(
                 f"{type(module).__name__} is compiled, and watching it would change its graph: "
                 "record statistics of the model that is not compiled"
             )
-        layer, recorder = _watched[module]
-        recorder(layer, Call(name, module, query, key, mask, options))
+        call = Call(name, module, query, key, mask, options)
+        for layer, recorder in recorders:
+            recorder(layer, call)
     run = _find_eager(module) if original is None else original
     return run(module, query, key, value, mask, **options)
 

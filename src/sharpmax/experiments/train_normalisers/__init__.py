@@ -1,0 +1,1 @@
+"""Small language models trained with different normalisers, and tested far beyond training."""

@@ -1,0 +1,92 @@
+"""Settings of the experiment, and the conditions that take part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+TUNED = "softmax-tuned"
+PAPER_LATER = "softmax-paper"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """How a model is trained, and what is done to it afterwards.
+
+    Attributes:
+        summary: What it is, in words.
+        normaliser: The name of the normaliser that the model is trained with.
+        learn: What of it is learned; None for its default.
+        afterwards: What is applied to the trained model: nothing, the paper's polynomial in all
+            heads, or what `tune` learns.
+    """
+
+    summary: str
+    normaliser: str
+    learn: tuple[str, ...] | None = None
+    afterwards: Literal["nothing", "paper", "tune"] = "nothing"
+
+
+CONDITIONS: dict[str, Condition] = {
+    "softmax": Condition("trained with softmax", "softmax"),
+    TUNED: Condition("the softmax model, then `sharpmax tune`", "softmax", afterwards="tune"),
+    PAPER_LATER: Condition(
+        "the softmax model, then the paper's polynomial in all heads", "softmax", afterwards="paper"
+    ),
+    "scalable-softmax": Condition(
+        "trained with scalable softmax, a scale and a bias per head", "scalable-softmax"
+    ),
+    "adaptive-temperature": Condition(
+        "trained with the paper's adaptive temperature", "adaptive-temperature"
+    ),
+    "entmax": Condition("trained with 1.5-entmax", "entmax"),
+}
+"""By name. Three share the weights of the softmax model."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of the experiment."""
+
+    conditions: tuple[str, ...] = tuple(CONDITIONS)
+    """Names of `CONDITIONS`."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """One model per seed and normaliser. Seeds fix the weights and all data."""
+    layers: int = 2
+    """Number of layers of the decoder."""
+    hidden: int = 128
+    """Width of the decoder."""
+    heads: int = 4
+    """Number of heads of each layer."""
+    keys: int = 2_048
+    """Number of different keys."""
+    values: int = 64
+    """Number of different values."""
+    context: int = 4_096
+    """Positions over which the pairs of a training text are spread."""
+    largest: int = 16
+    """Number of pairs of the largest training text; the smallest has 2."""
+    steps: int = 2_000
+    """Training steps."""
+    batch: int = 32
+    """Texts per training step."""
+    learning_rate: float = 2e-3
+    """Largest learning rate of AdamW; it rises over 50 steps and then falls linearly."""
+    sample_every: int = 50
+    """Steps between two samples of attention statistics."""
+    sizes: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512, 1_024)
+    """Numbers of pairs in the tests."""
+    questions: int = 256
+    """Questions per size and seed."""
+    questions_per_text: int = 32
+    """Largest number of questions in one text of the tests."""
+    tune_steps: int = 100
+    """Steps of `tune`."""
+    tune_sizes: tuple[int, ...] = (32, 64, 128)
+    """Numbers of pairs of the prompts that `tune` learns from."""
+    tune_from_tokens: int = 64
+    """The number of tokens up to which `tune` changes nothing; training texts have 66 or fewer."""
+
+
+QUICK = Config(seeds=(0,), steps=600, sizes=(8, 16, 32, 64, 128), questions=64, tune_steps=20)
+"""Too short to learn the task: it shows that everything works."""

@@ -1,0 +1,111 @@
+"""Test a trained model on more and more pairs, as it is or with something applied to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from sharpmax.experiments.train_normalisers.config import Config
+from sharpmax.experiments.train_normalisers.data import make_texts, vocabulary
+from sharpmax.experiments.train_normalisers.training import value_logits
+from sharpmax.hf.evaluate.tasks import Task, TaskPrompt
+from sharpmax.hf.train.statistics import attention_statistics
+from sharpmax.hf.tune.calibration import Calibration
+from sharpmax.hf.tune.tune import tune
+
+TEST, TUNING = 1_000_000, 2_000_000
+"""Added to the seeds of data: tests and tuning share no text with training."""
+
+
+@torch.no_grad()
+def test_model(
+    model: PreTrainedModel, config: Config, seed: int, report: Callable[[float], None]
+) -> dict[str, list[float]]:
+    """Return accuracy, loss and sharpness of a model at each number of pairs.
+
+    Returns:
+        For each size the share of right answers, the mean negative log-probability of the right
+        value in nats, and `largest_weight`: the largest weight in the rows of the keys that are
+        asked for, of the head in which it is largest on average. With something applied to the
+        model, that is the weight before it acts.
+    """
+    results: dict[str, list[float]] = {"accuracy": [], "nats": [], "largest_weight": []}
+    for number, size in enumerate(config.sizes):
+        asked = min(size, config.questions_per_text)
+        texts = make_texts(
+            config,
+            np.random.default_rng([TEST + seed, size]),
+            -(-config.questions // asked),
+            size,
+            asked,
+            spread=False,
+        )
+        right, nats, weights = [], [], []
+        for row in range(len(texts.tokens)):
+            one = texts.row(row)
+            with attention_statistics(model, rows=one.asked.tolist()) as statistics:
+                chances = value_logits(model, config, one)[0].double().log_softmax(-1)
+            right.append((chances.argmax(-1) == one.values[0]).double().mean())
+            nats.append(-chances.gather(-1, one.values[0][:, None]).mean())
+            weights.append(statistics.array("max_weight"))
+        results["accuracy"].append(float(torch.stack(right).mean()))
+        results["nats"].append(float(torch.stack(nats).mean()))
+        results["largest_weight"].append(float(np.mean(weights, axis=0).max()))
+        report((number + 1) / len(config.sizes))
+    return results
+
+
+class _Numbers:
+    """A tokenizer for texts that are written as numbers of tokens, with spaces between them."""
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [int(word) for word in text.split()]}
+
+    def decode(self, tokens: list[int]) -> str:
+        """Return no digit: an answer is one token, and what follows it does not matter."""
+        return "".join(" " for _ in tokens)
+
+
+def tune_model(model: PreTrainedModel, config: Config, seed: int, resume: Path) -> Calibration:
+    """Learn one rate per head with `sharpmax tune`, on texts longer than those of training.
+
+    There is no ordinary text that such a model should predict as before, so nothing guards it.
+    """
+
+    def make_prompt(
+        tokenizer: Any, length: int, questions: int, generator: np.random.Generator
+    ) -> TaskPrompt:
+        texts = make_texts(config, generator, 1, length, questions, spread=False)
+        tokens = texts.tokens[0].tolist()
+        first = int(texts.asked[0])
+        asked = [tokens[int(place)] for place in texts.asked]
+        return TaskPrompt(
+            tuple(tokens[:first]),
+            tuple((key,) for key in asked),
+            tuple((config.keys + int(value),) for value in texts.values[0]),
+        )
+
+    task = Task("pairs", "pairs", config.sizes, (), (), config.tune_sizes, 1, 8, make_prompt)
+    generator = np.random.default_rng([TUNING + seed])
+    # Never used with a weight of 0, but `tune` wants some.
+    unused = [
+        " ".join(map(str, generator.integers(vocabulary(config), size=768))) for _ in range(5)
+    ]
+    return tune(
+        model,
+        _Numbers(),
+        [task],
+        guard=unused,
+        guard_weight=0.0,
+        max_text_cost=None,
+        from_tokens=config.tune_from_tokens,
+        steps=config.tune_steps,
+        check_prompts=0,
+        seed=seed + 1,
+        resume=resume,
+    )
