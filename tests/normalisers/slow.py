@@ -36,6 +36,25 @@ def softmax_plus_one(row: Row, sink: float = 0.0) -> Row:
     return np.exp(row) / (math.exp(sink) + np.exp(row).sum())
 
 
+def query_aware_scalable_softmax(row: Row, scale=0.43, bias=0.0, modulation=0.0) -> Row:
+    return softmax((scale * math.log(row.size) + bias) * (1 + math.tanh(modulation)) * row)
+
+
+def softpick(row: Row) -> Row:
+    shift = max(row.max(), 0.0)  # 65504 is a logit in half precision
+    lowered = np.exp(row - shift) - np.exp(-shift)
+    if shift < 1:
+        lowered = np.expm1(row)
+    total = np.abs(lowered).sum()
+    return np.maximum(lowered, 0) / total if total else np.zeros(row.size)
+
+
+def scale_invariant(row: Row, tau: float = 10.0) -> Row:
+    distance = np.arange(row.size)[::-1]
+    a_squared = 2 * np.log(distance / tau + 1) + 1
+    return softmax(np.sqrt(a_squared) * row + 1 - a_squared)
+
+
 def entmax(row: Row, alpha: float = 1.5) -> Row:
     def weights(tau: float) -> Row:
         return np.maximum((alpha - 1) * row - tau, 0) ** (1 / (alpha - 1))
@@ -115,13 +134,16 @@ SLOW: dict[str, Callable[[Row], Row]] = {
     "softmax": softmax,
     "adaptive-temperature": adaptive_temperature,
     "scalable-softmax": scalable_softmax,
+    "query-aware-scalable-softmax": query_aware_scalable_softmax,
     "softmax-plus-one": softmax_plus_one,
+    "softpick": softpick,
     "sparsemax": lambda row: entmax(row, 2.0),
     "entmax": entmax,
     "adaptive-scalable-entmax": adaptive_scalable_entmax,
     "top-k": top_k,
     "hard": hard,
     "local": local,
+    "scale-invariant": scale_invariant,
     "sigmoid": sigmoid,
     "relu": relu,
     "linear": linear,

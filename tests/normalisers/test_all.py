@@ -78,7 +78,7 @@ def padded(rows: list) -> np.ndarray:
 def test_the_rows_are_all_but_those_that_say_so():
     others = {name for name, one in sx.NORMALISERS.items() if one.needs is not None}
     assert set(ROWS) | others == set(sx.NORMALISERS)
-    assert others == {"selective", "differential"}
+    assert others == {"selective", "differential", "thresholded-differential"}
 
 
 @each
@@ -268,6 +268,10 @@ BAD = [
     (lambda n: n.Stieltjes(power=0), ValueError, "power must be a positive finite number, got 0"),
     (lambda n: n.Sigmoid(bias=np.nan), ValueError, "bias must be a finite number, got nan"),
     (lambda n: n.ThresholdRelative(slope=np.inf), ValueError, "slope must be a finite number, got inf"),
+    (lambda n: n.QueryAwareScalableSoftmax(modulation=np.nan), ValueError, "modulation must be a finite number, got nan"),
+    (lambda n: n.ScaleInvariant(tau=0), ValueError, "tau must be a positive finite number, got 0"),
+    (lambda n: n.ThresholdedDifferential(power=0.5), ValueError, "power must be a finite number from 1 up, got 0.5"),
+    (lambda n: n.ThresholdedDifferential(threshold=np.inf), ValueError, "threshold must be a finite number, got inf"),
     (lambda n: n.Differential(second_weight=np.inf), ValueError, "second_weight must be a finite number"),
     (lambda n: n.ScalableSoftmax(scale=[1.0])(np.zeros(3)), TypeError, "scale must be a NumPy, PyTorch or JAX"),
     (lambda n: n.ScalableSoftmax(scale=torch.ones(1))(np.zeros(3)), TypeError, "one library, got logits from numpy, scale from torch"),

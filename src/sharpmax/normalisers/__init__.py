@@ -14,16 +14,20 @@ from sharpmax.normalisers.hard import Hard
 from sharpmax.normalisers.linear import Linear
 from sharpmax.normalisers.local import Local
 from sharpmax.normalisers.positive_linear import PositiveLinear
+from sharpmax.normalisers.query_aware_scalable_softmax import QueryAwareScalableSoftmax
 from sharpmax.normalisers.relu import Relu
 from sharpmax.normalisers.scalable_softmax import ScalableSoftmax
+from sharpmax.normalisers.scale_invariant import ScaleInvariant
 from sharpmax.normalisers.selective import Selective
 from sharpmax.normalisers.sigmoid import Sigmoid
 from sharpmax.normalisers.softmax import Softmax
 from sharpmax.normalisers.softmax_plus_one import SoftmaxPlusOne
+from sharpmax.normalisers.softpick import Softpick
 from sharpmax.normalisers.sparsemax import Sparsemax
 from sharpmax.normalisers.stick_breaking import StickBreaking
 from sharpmax.normalisers.stieltjes import Stieltjes
 from sharpmax.normalisers.threshold_relative import ThresholdRelative
+from sharpmax.normalisers.thresholded_differential import ThresholdedDifferential
 from sharpmax.normalisers.top_k import TopK
 from sharpmax.ops._rows import Rows
 
@@ -31,13 +35,16 @@ NORMALISERS: dict[str, Normaliser] = {
     "softmax": Softmax(),
     "adaptive-temperature": AdaptiveTemperature(),
     "scalable-softmax": ScalableSoftmax(),
+    "query-aware-scalable-softmax": QueryAwareScalableSoftmax(),
     "softmax-plus-one": SoftmaxPlusOne(),
+    "softpick": Softpick(),
     "sparsemax": Sparsemax(),
     "entmax": Entmax(),
     "adaptive-scalable-entmax": AdaptiveScalableEntmax(),
     "top-k": TopK(),
     "hard": Hard(),
     "local": Local(),
+    "scale-invariant": ScaleInvariant(),
     "sigmoid": Sigmoid(),
     "relu": Relu(),
     "linear": Linear(),
@@ -47,6 +54,7 @@ NORMALISERS: dict[str, Normaliser] = {
     "threshold-relative": ThresholdRelative(),
     "selective": Selective(),
     "differential": Differential(),
+    "thresholded-differential": ThresholdedDifferential(),
 }
 """Every normaliser by its name, ready to call."""
 
@@ -61,18 +69,22 @@ __all__ = [
     "Local",
     "Normaliser",
     "PositiveLinear",
+    "QueryAwareScalableSoftmax",
     "Relu",
     "RowNormaliser",
     "Rows",
     "ScalableSoftmax",
+    "ScaleInvariant",
     "Selective",
     "Sigmoid",
     "Softmax",
     "SoftmaxPlusOne",
+    "Softpick",
     "Sparsemax",
     "StickBreaking",
     "Stieltjes",
     "ThresholdRelative",
+    "ThresholdedDifferential",
     "TopK",
     "finite_values",
     "parameter",

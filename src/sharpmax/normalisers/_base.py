@@ -175,6 +175,44 @@ def log_items(rows: Rows) -> Float[Array, "..."]:
     return rows.xp.log(rows.xp.where(count > 1, count, 1.0))
 
 
+def distances(rows: Rows) -> Float[Array, "..."]:
+    """Return how far each item is from the last that its row can see, in items that count.
+
+    This is what distance means to a normaliser: the order of the axis is that of the items, and
+    masking equals removing. Under a causal mask the last item is the query's own.
+    """
+    visible = rows.xp.astype(visible_items(rows), rows.values.dtype)
+    return sum_after(visible, rows.axis, rows.xp)
+
+
+def prepare_pair(
+    normaliser: Normaliser,
+    logits: Float[Array, "..."],
+    second: Float[Array, "..."] | None,
+    where: Bool[Array, "..."] | None,
+    axis: int,
+) -> tuple[Rows, Rows]:
+    """Prepare the two sets of logits of a normaliser that subtracts one map from another.
+
+    Raises:
+        TypeError: if there is no second set, or it comes from another library.
+        ValueError: if its shape is another one.
+    """
+    if second is None:
+        name = type(normaliser).__name__
+        raise TypeError(
+            f"{name} subtracts a second map and got one set of logits: expected two, "
+            f"{name}()(logits, second)"
+        )
+    _array.namespace(logits=logits, second=second)
+    if tuple(second.shape) != tuple(logits.shape):
+        raise ValueError(
+            f"second of shape {tuple(second.shape)} must have the shape of logits, "
+            f"{tuple(logits.shape)}"
+        )
+    return prepare(logits, where, axis), prepare(second, where, axis)
+
+
 def sum_before(array: Array, axis: int, xp: Any) -> Array:
     """Sum all earlier entries along the axis, without the entry itself."""
     summed = xp.cumulative_sum(array, axis=axis, dtype=array.dtype, include_initial=True)

@@ -6,10 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from sharpmax import _array
 from sharpmax._array import Array
-from sharpmax.normalisers._base import Normaliser, check_number, finish, parameter, softmax_of
-from sharpmax.ops._rows import prepare
+from sharpmax.normalisers._base import (
+    Normaliser,
+    check_number,
+    finish,
+    parameter,
+    prepare_pair,
+    softmax_of,
+)
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -68,18 +73,7 @@ class Differential(Normaliser):
             TypeError: if there is no second set, or it comes from another library.
             ValueError: if a shape does not fit.
         """
-        if second is None:
-            raise TypeError(
-                "differential attention subtracts a second softmax and got one set of logits: "
-                "expected two, Differential()(logits, second)"
-            )
-        _array.namespace(logits=logits, second=second)
-        if tuple(second.shape) != tuple(logits.shape):
-            raise ValueError(
-                f"second of shape {tuple(second.shape)} must have the shape of logits, "
-                f"{tuple(logits.shape)}"
-            )
-        first, other = prepare(logits, where, axis), prepare(second, where, axis)
+        first, other = prepare_pair(self, logits, second, where, axis)
         weight = parameter("second_weight", self.second_weight, first)
         common = first.xp.astype(softmax_of(other), first.values.dtype, copy=False)
         return finish(softmax_of(first) - weight * common, first, logits)

@@ -7,13 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sharpmax._array import Array
-from sharpmax.normalisers._base import (
-    RowNormaliser,
-    check_whole,
-    softmax_of,
-    sum_after,
-    visible_items,
-)
+from sharpmax.normalisers._base import RowNormaliser, check_whole, distances, softmax_of
 from sharpmax.ops._rows import Rows, prepare
 
 if TYPE_CHECKING:
@@ -46,6 +40,5 @@ class Local(RowNormaliser):
 
     def weights(self, rows: Rows) -> Float[Array, "..."]:
         xp = rows.xp
-        later = sum_after(xp.astype(visible_items(rows), xp.int32), rows.axis, xp)
-        seen = xp.where(later < self.window, rows.values, -math.inf)
+        seen = xp.where(distances(rows) < self.window, rows.values, -math.inf)
         return softmax_of(prepare(seen, None, rows.axis))

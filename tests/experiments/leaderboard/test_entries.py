@@ -12,6 +12,7 @@ import pytest
 import sharpmax as sx
 from sharpmax.experiments.leaderboard.entries import (
     BASELINE,
+    LAWS,
     METHODS,
     TASKS,
     TRACKS,
@@ -21,13 +22,16 @@ from sharpmax.experiments.leaderboard.entries import (
 )
 from sharpmax.experiments.max_retrieval import data
 from sharpmax.experiments.max_retrieval.model import DESIGNS, make_design
-from sharpmax.normalisers import RowNormaliser
+from sharpmax.normalisers import AdaptiveTemperature, RowNormaliser
+from sharpmax.policies import InfoScale
+
+NOT_PUT_IN = ("differential", "thresholded-differential", "layer-norm", "step")
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_every_normaliser_and_the_two_layers_are_methods():
-    assert set(METHODS) == {*sx.NORMALISERS, "layer-norm", "step"}
+def test_every_normaliser_the_two_layers_and_the_length_laws_are_methods():
+    assert set(METHODS) == {*sx.NORMALISERS, "layer-norm", "step", *LAWS}
     assert set(TASKS) == set(data.TASKS)
 
 
@@ -41,8 +45,10 @@ def test_a_method_that_cannot_take_part_has_a_reason():
     drop_ins = ("drop-in", "augmented-drop-in")
     assert set(absent) == {
         *((track, "selective") for track in TRACKS),
-        *((track, name) for track in drop_ins for name in ("differential", "layer-norm", "step")),
+        *((track, name) for track in drop_ins for name in NOT_PUT_IN),
+        *((track, law) for track in ("trained", "augmented") for law in LAWS),
     }
+    assert "as with softmax" in absent["trained", "infoscale"]
     assert "one query" in absent["trained", "selective"]
     assert "second set of logits" in absent["drop-in", "differential"]
     assert "trained without" in absent["drop-in", "step"]
@@ -53,13 +59,9 @@ def test_narrow_ranges_say_nothing_about_the_most_frequent_class(track):
     assert "priorities say nothing" in reason_against(Entry(track, "most-frequent", "hard"))
 
 
-def test_what_is_put_in_is_what_can_be_drop_in_methods():
-    assert set(drop_in_methods()) == set(METHODS) - {
-        "selective",
-        "differential",
-        "layer-norm",
-        "step",
-    }
+def test_what_is_put_in_is_what_can_be():
+    assert set(drop_in_methods()) == set(METHODS) - {"selective", *NOT_PUT_IN}
+    assert drop_in_methods()["infoscale"] == AdaptiveTemperature(InfoScale(16, 128))
     assert Entry("drop-in", "max", "hard").trains == BASELINE
     assert Entry("trained", "max", "hard").trains == "hard"
 

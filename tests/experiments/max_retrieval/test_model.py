@@ -12,7 +12,13 @@ import pytest
 import sharpmax as sx
 from sharpmax.experiments.max_retrieval import data, model
 from sharpmax.experiments.max_retrieval.model import Design
-from sharpmax.normalisers import Differential, Entmax, ScalableSoftmax, Stieltjes
+from sharpmax.normalisers import (
+    Differential,
+    Entmax,
+    ScalableSoftmax,
+    Stieltjes,
+    ThresholdedDifferential,
+)
 
 initial_weights = jax.jit(model.initial_weights, static_argnums=1)
 forward = jax.jit(model.forward, static_argnums=2, static_argnames="scaled")
@@ -52,6 +58,7 @@ DESIGNS = {
     "paired": Design(Differential(), learned=("second_weight",), paired=True),
     "limited": Design(Stieltjes(scale=0.3), learned=Stieltjes.parameters),
     "adaptive": Design(sx.adaptive_temperature_softmax),
+    "thresholded": Design(ThresholdedDifferential(threshold=-0.5), paired=True, normed=True),
     "normed": Design(normed=True),
     "stepped": Design(stepped=True),
 }
@@ -64,6 +71,7 @@ DESIGNS = {
         ("raw stepped", False),
         ("learned normed", True),
         ("paired", False),
+        ("thresholded", True),
         *(
             pytest.param(name, scaled, marks=pytest.mark.slow)
             for name, scaled in (

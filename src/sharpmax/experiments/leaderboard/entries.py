@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sharpmax.experiments.max_retrieval.model import DESIGNS, Normaliser
-from sharpmax.normalisers import NORMALISERS
+from sharpmax.experiments.max_retrieval.model import DESIGNS, WIDTH, Normaliser
+from sharpmax.normalisers import NORMALISERS, AdaptiveTemperature
+from sharpmax.policies import GrokScale, InfoScale, Llama4Scale, LogLength, YarnScale
 
 BASELINE: Final = "softmax"
 GUARD: Final = "most-frequent"
@@ -32,7 +33,19 @@ TRACKS: Final = {
     ),
 }
 
-METHODS: Final = tuple(dict.fromkeys([*NORMALISERS, *DESIGNS]))
+LARGEST: Final = 16
+"""Items of the largest set in training: where the laws of the length begin."""
+
+LAWS: Final[dict[str, Normaliser]] = {
+    "log-length": AdaptiveTemperature(LogLength(LARGEST)),
+    "infoscale": AdaptiveTemperature(InfoScale(LARGEST, WIDTH)),
+    "yarn": AdaptiveTemperature(YarnScale(LARGEST)),
+    "llama4": AdaptiveTemperature(Llama4Scale(LARGEST)),
+    "grok": AdaptiveTemperature(GrokScale(LARGEST)),
+}
+"""Length laws by their names in `policy_names`. Critical scaling is `scalable-softmax`."""
+
+METHODS: Final = tuple(dict.fromkeys([*NORMALISERS, *DESIGNS, *LAWS]))
 
 
 class Entry(NamedTuple):
@@ -51,12 +64,16 @@ class Entry(NamedTuple):
 def reason_against(entry: Entry) -> str | None:
     """Return why a method cannot take part; None if it can."""
     track = TRACKS[entry.track]
-    if entry.method not in DESIGNS:
+    if entry.method in LAWS and track.own:
+        return (
+            "changes nothing in sets as small as in training: with it, heads train as with softmax"
+        )
+    if entry.method not in DESIGNS | LAWS:
         needs = NORMALISERS[entry.method].needs
         return f"needs {needs}; a set has one query, which sees each item once"
     if track.augmented and entry.task == GUARD:
         return "priorities say nothing in this task: it is the same as without narrow ranges"
-    if not track.own:
+    if not track.own and entry.method in DESIGNS:
         design = DESIGNS[entry.method]
         if design.paired:
             return "needs a second set of logits, which a softmax-trained head does not have"
@@ -68,7 +85,7 @@ def reason_against(entry: Entry) -> str | None:
 def drop_in_methods() -> dict[str, Normaliser]:
     """Return the methods that can replace softmax in a head that was trained with softmax."""
     return {
-        name: DESIGNS[name].normaliser
+        name: LAWS[name] if name in LAWS else DESIGNS[name].normaliser
         for name in METHODS
         if reason_against(Entry("drop-in", "max", name)) is None
     }

@@ -31,7 +31,7 @@ from jax import Array
 
 from sharpmax import normalisers
 from sharpmax.experiments.max_retrieval.data import CLASSES, FEATURES, Sets, features
-from sharpmax.normalisers import NORMALISERS, Differential, Stieltjes
+from sharpmax.normalisers import NORMALISERS, Differential, Stieltjes, ThresholdedDifferential
 from sharpmax.ops import softmax
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def make_design(normaliser: normalisers.Normaliser) -> Design | None:
 
     None for normalisers that need more than the logits of one row.
     """
-    paired = isinstance(normaliser, Differential)
+    paired = isinstance(normaliser, (Differential, ThresholdedDifferential))
     if normaliser.needs is not None and not paired:
         return None
     return Design(normaliser, learned=normaliser.parameters, paired=paired)
@@ -103,6 +103,14 @@ DESIGNS: Final[dict[str, Design]] = {
     "softmax": Design(),  # no learned temperature: the queries already have a scale
     # Starts from a factor of log n, as in the published curve on this task.
     "stieltjes": Design(Stieltjes(scale=1.0, bias=0.0), learned=Stieltjes.parameters),
+    # Its output is normalised as in the paper. The threshold is learned from 0: at the published 1
+    # no item would pass at the start, and without a gradient none ever would.
+    "thresholded-differential": Design(
+        ThresholdedDifferential(threshold=0.0),
+        learned=ThresholdedDifferential.parameters,
+        paired=True,
+        normed=True,
+    ),
     "layer-norm": Design(normed=True),
     "step": Design(stepped=True),
 }
