@@ -1,7 +1,8 @@
-"""The claims: of the paper, with its number and how sure we are of it, and our own.
+"""The claims of the paper (arXiv 2410.01104) and ours, one row each.
 
-The paper's numbers come from texts about it (arXiv 2410.01104). Its Table 1 is in
-`sharpmax.experiments.max_retrieval.paper`, its polynomial is `sharpmax.PAPER`.
+A claim of the paper has a mark that says how sure we are of its number; docs/reproduce.md explains
+the marks. The paper's Table 1 is in `sharpmax.experiments.max_retrieval.paper`, its polynomial is
+`sharpmax.PAPER`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sharpmax.experiments.max_retrieval.paper import TABLE1
 
 CONFIRMED, ONE_TEXT = "confirmed", "one text"
 UNKNOWN = "not known"
-NO_NUMBER = "a picture; its values are not known to us"
+NO_NUMBER = "a picture"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Every number comes from the committed results. Run `make claims` after a result 
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +24,6 @@ from sharpmax.results import Calibration, Provenance, Result, schemas
 
 MARK = "claims"
 NOT_RUN = "not run yet"
-NOTHING = "—"
 
 CLRS = {
     "Trained from scratch": "figure8.json",
@@ -77,12 +77,12 @@ def version(origin: Provenance) -> str:
 
 
 def command(claim: Claim, origin: Provenance | None) -> str:
-    """Return what was typed; a program of benchmarks/ with its folder."""
+    """Return the command that was typed, with the folder of a program in benchmarks/."""
     if origin is None:
-        return f"`{claim.command}`"
+        return claim.command
     program = origin.command.partition(" ")[0]
     ours = (Path(__file__).parents[1] / "benchmarks" / program).exists()
-    return f"`python benchmarks/{origin.command}`" if ours else f"`{origin.command}`"
+    return f"python benchmarks/{origin.command}" if ours else origin.command
 
 
 def number(claim: Claim, results: Results) -> str:
@@ -102,31 +102,49 @@ def number(claim: Claim, results: Results) -> str:
 
 
 def cells(claim: Claim, results: Results, *, paper: bool) -> list[str]:
-    """Return one row of docs/reproduce.md."""
-    result, ours = results[claim.file], number(claim, results)
-    origin = result.provenance if isinstance(result, Result) else None
-    known = origin is not None and ours != AGAIN
-    link = f"[{claim.file}](../results/{claim.file})" if result is not None else claim.file
+    """Return one row of the tables of docs/reproduce.md."""
     return [
         f"[{claim.text}]({claim.page})",
-        *([claim.paper, claim.sure] if paper else []),
-        ours,
-        command(claim, origin),
-        time_taken(result) if known and isinstance(result, Result) else NOTHING,
-        f"{link}, {version(origin)}" if known and origin is not None else link,
+        *([f"{claim.paper} (*{claim.sure}*)"] if paper else []),
+        number(claim, results),
+        f"[{claim.file}](#{anchor(claim.file)})",
     ]
 
 
+def anchor(heading: str) -> str:
+    """Return the anchor that Markdown gives a heading without spaces."""
+    return re.sub(r"[^\w-]", "", heading.lower())
+
+
+def made_by(file: str, results: Results) -> str:
+    """Return how a result was made: its command, version and time.
+
+    A long command is a block of its own, since it would not fit the cell of a table.
+    """
+    claims = [claim for claim in (*PAPERS, *OURS) if claim.file == file]
+    result = results[file]
+    origin = result.provenance if isinstance(result, Result) else None
+    if result is None:
+        text = f"{NOT_RUN.capitalize()}."
+    else:
+        text = f"[Result](../results/{file})"
+        outdated = all(number(claim, results) == AGAIN for claim in claims)
+        if isinstance(result, Result) and origin is not None and not outdated:
+            text += f", made by {version(origin)} in {time_taken(result)}"
+        text += ":"
+    return f"#### {file}\n\n{text}\n\n```text\n{command(claims[0], origin)}\n```"
+
+
 def whole(results: Results) -> str:
-    """Return both tables of docs/reproduce.md."""
-    rest = ["ours", "command", "took", "result, made by"]
+    """Return both tables of docs/reproduce.md, and the command behind each result."""
     parts = []
     for title, claims, paper in (("The paper's", PAPERS, True), ("Ours", OURS, False)):
-        names = ["claim", *(["the paper's number", "how sure"] if paper else []), *rest]
+        names = ["claim", *(["paper"] if paper else []), "ours", "result"]
         rows = [cells(claim, results, paper=paper) for claim in claims]
         table = Table(title, [Column(name) for name in names], rows)
         parts.append(f"### {title}\n\n{markdown.table(table)}")
-    return "\n\n".join(parts)
+    files = dict.fromkeys(claim.file for claim in (*PAPERS, *OURS))
+    return "\n\n".join([*parts, "### Commands", *(made_by(file, results) for file in files)])
 
 
 def brief(results: Results) -> str:

@@ -1,6 +1,6 @@
-"""Table 1 of arXiv 2410.01104, and how sure we are of each number.
+"""Table 1 of arXiv 2410.01104, with a mark for each number that says how sure we are of it.
 
-We read the numbers in texts about the paper, not in the paper itself.
+The numbers come from texts that quote the paper; we did not have the paper itself.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 SIZES: Final = tuple(2**power for power in range(4, 15))
 
 SURE = {
-    "confirmed": "by two or more independent texts about the paper",
-    "one text": "by one text about the paper",
-    "recollection": "unconfirmed",
+    "confirmed": "two or more independent texts agree",
+    "one text": "one text says so",
+    "recollection": "recalled, but no text was found that says so",
 }
 
 
@@ -22,7 +22,7 @@ class Row(NamedTuple):
     baseline: float
     adaptive: float
     p: float | None
-    """None where the number is not known; from 64 items on it is said to be below 0.05."""
+    """None if the number is not known; the paper is said to have p below 0.05 from 64 items on."""
     sure: str
     """A key of `SURE`."""
 
