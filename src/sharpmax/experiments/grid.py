@@ -1,6 +1,6 @@
-"""Evaluate or tune several models at a time: one job per model, task and seed.
+"""Evaluate or tune several models: one job per model, task and seed.
 
-Jobs run side by side on one machine, or on the nodes of a Ray cluster. Finished ones are saved at
+Jobs run in parallel on one machine or on the nodes of a Ray cluster. A finished job is saved at
 once and not repeated.
 """
 

@@ -76,7 +76,7 @@ class Training:
     clip: float = 1.0
     """Maximum norm of a gradient."""
     growing: float = 0.0
-    """Share of the steps in which the sizes are added one by one, the smallest first; the first
+    """Share of the steps in which the sizes are added one by one, the smallest first. The first
     sizes get most of these steps."""
     precision: str = "auto"
     """bfloat16 for matrix products if the hardware has it; weights and sums stay in float32."""

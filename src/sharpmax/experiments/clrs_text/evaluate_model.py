@@ -116,8 +116,8 @@ def evaluate_model(
 def is_familiar(sample: Sample, trained_to: int) -> bool:
     """Return whether all items in the answer also occur in problems of the sizes trained at.
 
-    A model that was trained on up to 16 items was never asked to say `16`. If it does not say it,
-    that is another failure than dispersion.
+    A model that was trained on up to 16 items was never asked to say `16`. Failing to say it is
+    not a failure by dispersion.
     """
     return all(int(index) < trained_to for index in re.findall(WHOLE_NUMBER, sample.answer))
 

@@ -1,4 +1,4 @@
-"""Tracks, tasks and methods of the leaderboard, and the reason where a method cannot take part."""
+"""Tracks, tasks and methods of the leaderboard, and why a method cannot take part."""
 
 from __future__ import annotations
 

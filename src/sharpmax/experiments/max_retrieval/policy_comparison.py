@@ -1,4 +1,4 @@
-"""Beyond the paper, at inference only: other policies on the same trained heads, and their cost.
+"""Compare other policies on the same trained heads, at inference only; not in the paper.
 
 A policy that makes every head hard would win at finding maxima. So each policy is also tried on
 heads that were trained, with the same settings, to name the most frequent class of a set. A policy
