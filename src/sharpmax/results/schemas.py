@@ -412,7 +412,7 @@ class Figure8(Schema):
 
 
 class Budget(Schema):
-    """What every method of the leaderboard may spend."""
+    """The training and evaluation that every method of the leaderboard gets."""
 
     steps: int
 
@@ -496,7 +496,7 @@ class ScanBenchRow(Schema):
 
 
 class ScanBench(Schema):
-    """`bench-scan`: what a scan costs."""
+    """`bench-scan`: the time of a scan as a ratio to a plain pass."""
 
     model: str
     threads: int
@@ -519,7 +519,7 @@ class LongRow(Schema):
 
 
 class LongBench(Schema):
-    """`bench-long`: what long inputs cost."""
+    """`bench-long`: time and memory of long inputs."""
 
     model: str
     parameters: int
@@ -533,7 +533,7 @@ class LongBench(Schema):
 
 
 class GenerateBench(Schema):
-    """`bench-generate`: what a calibration costs while a model generates."""
+    """`bench-generate`: time of generating with a calibration, as a ratio to the plain model."""
 
     model: str
     calibration: str
@@ -564,7 +564,7 @@ class ServingParity(Schema):
 
 
 class ServingZero(Schema):
-    """The vLLM plugin where nothing may change."""
+    """The vLLM plugin in cases where it must change nothing."""
 
     prompts: int
     short: int
@@ -611,7 +611,7 @@ class Workload(Schema):
 
 
 class ServingThroughput(Schema):
-    """What the plugin costs, by workload."""
+    """The time that the plugin adds, by workload."""
 
     rounds: int
     processes: int
@@ -655,14 +655,14 @@ class HeadTraining(Schema):
 
 
 class Exam(Schema):
-    """Time and memory of one exam."""
+    """Time and memory of one evaluation of a head."""
 
     seconds: float
     peak_gigabytes: float
 
 
 class HeadBench(Schema):
-    """`bench-max-retrieval`: what training and examining a head costs."""
+    """`bench-max-retrieval`: the cost of training and evaluating a head."""
 
     rounds: int
     sets: int
