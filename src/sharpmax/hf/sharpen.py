@@ -53,12 +53,12 @@ def sharpen(
 
         weights = softmax(b * logits),   b = policy(entropy of softmax(logits), visible tokens)
 
-    This holds for calls of the model, `generate` with any cache, batches with padding, and
-    training. The other heads are plain attention. On leaving the block, also by an error, the model
-    is what it was before. Blocks may be nested: where two name one head, the later one counts.
+    This applies to calls of the model, `generate` with any cache, batches with padding, and
+    training. The other heads keep plain attention. On leaving the block, also by an error, the
+    model is restored. Blocks may be nested; if two name the same head, the inner one counts.
 
-    The block holds in the thread or asyncio task that entered it: others run the same model as it
-    was, or with blocks of their own. A thread that you start inside a block does not inherit it
+    The block applies to the thread or asyncio task that entered it. Others run the same model
+    unchanged, or in blocks of their own. A thread that you start inside a block does not inherit it
     (start it with `contextvars.copy_context().run`); for servers use `apply`. A deep copy of the
     model is a model of its own, which is not sharpened.
 
@@ -121,13 +121,13 @@ class Sharpened(ContextDecorator):
         self._entered: ContextVar[tuple[ExitStack, ...]] = ContextVar("entered", default=())
 
     def __enter__(self) -> PreTrainedModel:
-        """Let the rules hold, and return the model."""
+        """Sharpen the model and return it."""
         patch = patch_model(self.model, self.every_layer, self.rules)
         self._entered.set((*self._entered.get(), patch))
         return self.yielded
 
     def __exit__(self, *_: Any) -> None:
-        """Let the rules no longer hold."""
+        """Restore the model."""
         *others, patch = self._entered.get()
         self._entered.set(tuple(others))
         patch.close()
@@ -145,7 +145,7 @@ class Applied:
         self._patch = patch
 
     def remove(self) -> None:
-        """Let the model be what it was before. Calling it again does nothing."""
+        """Restore the model. Calling it again does nothing."""
         self._patch.close()
 
 
@@ -158,8 +158,8 @@ def apply(
 ) -> Applied:
     """Sharpen the attention of a model until the handle is removed, in all threads.
 
-    For servers and notebooks, where a `with` block is in the way. It does what `sharpen` does, and
-    a block of `sharpen` may refine it in one thread.
+    Use it in servers and notebooks, where a `with` block is inconvenient. It does what `sharpen`
+    does. A block of `sharpen` in one thread overrides it for the heads that it names.
 
     Args:
         model: A transformers model.

@@ -47,17 +47,17 @@ def export(
 ) -> Path:
     """Write a plain checkpoint in which heads are sharpened as for inputs of one length.
 
-    Engines that know nothing of sharpmax then run the sharpened model. Weights hold constants, so
-    the checkpoint does at every length what a calibration or length law does at `at_length`: it
-    sharpens short inputs too much and longer ones too little. The model card says by how much.
+    Engines without sharpmax then run the sharpened model. Weights are constants, so the checkpoint
+    sharpens every input as if it had `at_length` tokens: compared with the calibration or policy,
+    shorter inputs too much and longer ones too little. The model card says by how much.
     The folded weights are compared with `sharpen` before anything is written.
 
     Args:
         model: A transformers model. It is not changed.
         policy: A calibration, its path or name, or a policy that depends on the length alone.
         folder: The folder to write. It appears when it is complete.
-        at_length: The number of tokens. May be left out only for a policy of no length, such as
-            `sharpmax.Constant(1.2)`.
+        at_length: The number of tokens. Optional only for a policy that does not depend on the
+            length, such as `sharpmax.Constant(1.2)`.
         layers: The numbers of the layers to sharpen by a policy; None means all.
         heads: The numbers of the heads in each of these layers; None means all.
         tokenizer: Its tokenizer, which is written too.

@@ -21,7 +21,7 @@ SUSPICIOUS = {
     "intermediate_size": 1 << 18,
     "vocab_size": 1 << 20,
 }
-"""Up to here a config of a GGUF file is believed: reading its header takes seconds."""
+"""Limits up to which the config of a GGUF file is not checked: reading its header takes seconds."""
 
 WIDTHS = ("hidden_size", "intermediate_size", "vocab_size")
 

@@ -98,9 +98,9 @@ def load(
         device: "auto", "cpu", "cuda", "cuda:1" and so on, or "mps".
         device_map: Spread a model that fits no single device over all GPUs, then CPU memory, then
             disk: "auto", "balanced", "balanced_low_0", "sequential", or a mapping from modules to
-            devices. What accelerate's `device_map` means. Cannot be combined with `device`.
-        max_memory: With `device_map`, how much each place may hold, such as
-            `{0: "10GiB", "cpu": "20GiB"}`. Places that are not named get nothing.
+            devices, as for accelerate. Cannot be combined with `device`.
+        max_memory: With `device_map`, the limit of each place, such as
+            `{0: "10GiB", "cpu": "20GiB"}`. Places that are not named get no weights.
         tensor_parallel: Split each layer among the processes that torchrun has started. Each of
             them must do the same with the model.
         dtype: "auto" for the type that the weights are stored in, or "float32", "bfloat16",

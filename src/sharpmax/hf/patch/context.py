@@ -54,7 +54,7 @@ def patch_model(
     *,
     everywhere: bool = False,
 ) -> ExitStack:
-    """Let the attention of a model follow rules, until what this returns is closed.
+    """Apply rules to the attention of a model, until the returned object is closed.
 
     Patches may be nested, may end in any order, and may hold models that share configs or layers (a
     model and its own `.model`, two models made from one config). The configs are put back when the
@@ -64,7 +64,7 @@ def patch_model(
         model: The model.
         layers: All its attention layers.
         rules: What to sharpen in these layers. Default: nothing.
-        everywhere: The rules hold in all threads and tasks, not in this one alone.
+        everywhere: Whether the rules apply in all threads and tasks, not only in this one.
 
     Returns:
         What ends the patch. It does not keep the model alive.
@@ -100,7 +100,7 @@ def patched_attention(
     layers: list[Layer],
     rules: Mapping[nn.Module, tuple[Rule, ...]] | None = None,
 ) -> Iterator[None]:
-    """Let the attention of a model follow rules inside the block, in this thread or task.
+    """Apply rules to the attention of a model inside the block, in this thread or task.
 
     Args:
         model: The model.

@@ -93,13 +93,13 @@ Observer = Callable[[dict[str, Any]], Tensor]
 
 @dataclass(eq=False)
 class Patch:
-    """One reason why a model is patched, and what it says of the layers.
+    """The rules and observers that one block or handle gives to the layers of a model.
 
     Attributes:
-        layers: The rules of each attention layer of the model; () where it says nothing.
+        layers: The rules of each attention layer of the model; () for a layer without any.
         observers: What computes the attention of a layer instead, to measure it.
         configs: All configs of the model.
-        first_rules: Per layer a rule that holds before those of any patch: what the model's own
+        first_rules: Per layer a rule that comes before those of any patch: what the model's own
             `attn_implementation="sharpmax"` does.
         model: The model.
         threads: The threads that were running when the patch was opened.
@@ -115,7 +115,7 @@ class Patch:
 
 @dataclass(eq=False)
 class LayerState:
-    """What the patches of a scope say of one attention layer.
+    """The rules and the observer of one attention layer in a scope.
 
     Attributes:
         rules: Where two rules name one head, the last one counts.
@@ -147,7 +147,7 @@ class Calls:
 
 
 class Scope:
-    """Everything that holds for the layers of patched models, here and now.
+    """The rules and observers of all patched models in this thread or task.
 
     Args:
         own: The patches of this thread or task, the outermost first.

@@ -27,7 +27,7 @@ DEFAULT_TOKENS = tuple(2**power for power in range(6, 13))
 """64 to 4,096 tokens."""
 
 COUNTED_UNITS = ("tokens", "numbers")
-"""Units of which each has at least one token: their prompts need not be made to be too long."""
+"""Units with at least one token each: a length above the context is refused without a prompt."""
 
 FILLER = (
     "The river runs past the mill and on to the sea. A heron stands in the shallows and waits. "
