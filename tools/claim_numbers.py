@@ -10,7 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from sharpmax.report.kinds import bench, calibration, certify, evaluate, figure8, scan, unknowns
+from sharpmax.report.kinds import (
+    bench,
+    calibration,
+    certify,
+    evaluate,
+    figure1,
+    figure8,
+    scan,
+    unknowns,
+)
 from sharpmax.report.kinds.scan_view import ScanView
 from sharpmax.report.numbers import plural, points, share
 from sharpmax.report.palette import name
@@ -53,10 +62,11 @@ def bounds(result: Result) -> str:
 
 def one_head(result: Result) -> str:
     head = schemas.Figure1.of(result)
-    needle, start = np.asarray(head.needle_weight), head.sizes.index(8)
+    needle = np.asarray(head.needle_weight)
     return (
-        f"weight of the needle {mean_and_std(needle[start])} on {head.sizes[start]} items, "
-        f"{needle[-1].mean():.1g} on {head.sizes[-1]:,}; no weight can reach {head.epsilon} from "
+        f"weight of the needle {figure1.needle_weight(head, 8)} on 8 items, "
+        f"{100 * needle[-1].mean():.1g} % on {head.sizes[-1]:,}; no weight can reach "
+        f"{head.epsilon} from "
         f"{head.dispersed_from:,.0f} items on"
     )
 
@@ -215,7 +225,7 @@ def answered(result: Result, condition: str, length: int) -> str:
 def calibrated(found: Calibration) -> str:
     rates = sorted({head.rate for head in found.heads})
     span = f"{rates[0]:.2g}" + (f" to {rates[-1]:.2g}" if len(rates) > 1 else "")
-    heads = calibration.heads_worth_sharpening(found)
+    heads = calibration.chosen_heads(found)
     return f"{heads}; rate {span}, seed {found.method['seed']}"
 
 

@@ -278,7 +278,7 @@ OURS = (
         numbers.diagnosed,
     ),
     Claim(
-        "Few heads of SmolLM2 are worth sharpening, by answers",
+        "Few heads of SmolLM2 are chosen for sharpening, by answers",
         "evaluate.md#calibrate",
         "calibration-answers.json",
         "sharpmax calibrate smollm2 --task lookup",

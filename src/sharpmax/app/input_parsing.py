@@ -59,6 +59,11 @@ def check_integer(name: str, value: object, low: int, high: int) -> int:
     return int(number)
 
 
+def check_size(name: str, value: object, sizes: Collection[int]) -> int:
+    """Return the size that a text such as `1024` names; sizes come as text from our own slider."""
+    return int(check_choice(name, value, [str(size) for size in sizes]))
+
+
 def check_choice(name: str, value: object, choices: Collection[Choice]) -> Choice:
     """Return the one of the choices that is equal to a value."""
     for choice in choices:

@@ -8,7 +8,7 @@ would mix two charts. So each view is replaced as a whole, by our own script.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from importlib import resources
 from typing import Any
@@ -50,6 +50,28 @@ window.sharpmaxPad(element.querySelector(".pad"), props.value, (text) => {
   trigger("input");
 });
 """
+
+
+SIZE_SLIDER = """<div class="sharpmax-view"><div class="palette"><div class="size">
+<label>Items n: <output></output><input type="range" min="0" step="1"></label>
+<button type="button" title="Grow n step by step">Play</button></div></div></div>"""
+SLIDE = """
+window.sharpmaxSize(element.querySelector(".size"), SIZES, props.value, (text) => {
+  props.value = text;
+  trigger("input");
+});
+"""
+
+
+def make_size_slider(sizes: Sequence[int], value: str, **options: Any) -> gr.HTML:
+    """Return a slider over sizes that shows the number itself, with a button that grows it."""
+    return gr.HTML(
+        value=value,
+        html_template=SIZE_SLIDER,
+        js_on_load=SLIDE.replace("SIZES", str(list(sizes))),
+        apply_default_css=False,
+        **options,
+    )
 
 
 def make_view(value: Markup | None = None, **options: Any) -> gr.HTML:

@@ -114,6 +114,46 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """One number of a row of dots, with its interval or with the measurements behind it."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    points: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class DotRow:
+    """A row of a dot plot: a name, and a mark per panel; None where nothing was measured."""
+
+    name: str
+    colour: str
+    marks: Sequence[Mark | None]
+    heading: str = ""
+    """What this row and those below are about, written above it."""
+
+
+@dataclass(frozen=True)
+class Dots:
+    """Numbers as dots in rows that are labelled directly, in panels side by side."""
+
+    template: ClassVar[str] = "dots"
+    title: str
+    panels: Sequence[Axis]
+    rows: Sequence[DotRow]
+    text: str = ""
+    rule: float | None = None
+    """A number that is marked in each panel, such as no change."""
+
+    def __post_init__(self) -> None:
+        """Check the rows here, where a damaged result is still known by its name."""
+        for row in self.rows:
+            if len(row.marks) != len(self.panels):
+                raise TypeError(f"{row.name!r} in {self.title!r} has {len(row.marks)} marks")
+
+
+@dataclass(frozen=True)
 class Column:
     """A column of a table."""
 
@@ -205,6 +245,10 @@ class Frames:
     text: str = ""
     wide: bool = False
     """Whether a frame takes the width of the page."""
+    signed: bool = False
+    """Whether the colours tell negative from positive numbers."""
+    marked: int | None = None
+    """A column to point out, such as that of the right answer."""
     sides: tuple[str, str] = ("", "")
     """What the rows and the columns are."""
     ticks: tuple[Mapping[int, str], Mapping[int, str]] = field(default=({}, {}))
@@ -262,7 +306,7 @@ class HeadStatistics:
     """Where each row of the table is in the map: row and column."""
 
 
-Block = Chart | Group | Table | Frames | Heads | HeadStatistics
+Block = Chart | Group | Dots | Table | Frames | Heads | HeadStatistics
 
 
 @dataclass(frozen=True)
@@ -273,7 +317,7 @@ class Verdict:
     sentence: str
     details: Sequence[str] = ()
     command: str = ""
-    """What to type next."""
+    """What to type next, one command per line."""
 
 
 @dataclass(frozen=True)
@@ -286,7 +330,7 @@ class Content:
     facts: Sequence[str]
     sentences: Sequence[str]
     blocks: Sequence[Block]
-    verdict: Verdict | None = None
+    verdict: Verdict
     notes: Sequence[str] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     """Heads by label, shown as a bar."""

@@ -82,6 +82,12 @@ METHODS = {
     "paper": ADAPTIVE,
     "inference": replace(ADAPTIVE, dash="dash"),
     "calibrated": Look("calibrated", "series-1"),
+    "tuned": Look("tuned", "series-1"),
+    # What a comparison of tuning names.
+    "tune-1": Look("tune", "series-1"),
+    "lora-8": Look("LoRA, rank 8", "series-6"),
+    "lora-1": Look("LoRA, rank 1", "series-6", "dash"),
+    "calibrate": Look("calibrate", "series-7"),
     "hard": HARD,
     "argmax": HARD,
     # Other policies.
@@ -119,8 +125,13 @@ def name(method: str) -> str:
     """Return what a method is called; one that is not ours keeps its own name."""
     if method in METHODS:
         return METHODS[method].name
-    policy, _, reference = method.partition(":")
-    return f"log n / log {reference}" if policy == "log-length" and reference else method
+    policy, _, number = method.partition(":")
+    number, _, layers = number.partition("@")
+    patterns = {"log-length": "log n / log {}", "constant": "constant factor {}"}
+    if policy not in patterns or not number:
+        return method
+    where = layers.replace("-", "\N{EN DASH}")
+    return patterns[policy].format(number) + (f" in layers {where}" if layers else "")
 
 
 def looks(methods: Iterable[str]) -> dict[str, Look]:

@@ -397,6 +397,12 @@ class TrainedModel(Schema):
     """One training of CLRS-Text."""
 
     seconds: float
+    config: dict[str, Any] = {}
+
+    @property
+    def from_scratch(self) -> bool:
+        """Whether the model began with random weights, and not with those of another model."""
+        return "shape" in self.config.get("training", {})
 
 
 class Figure8(Schema):
@@ -418,7 +424,10 @@ class Budget(Schema):
 
 
 class BoardRow(Schema):
-    """One method on one task in one track; `reason` says why it did not take part."""
+    """One method on one task in one track; `reason` says why it did not take part.
+
+    `accuracy` is [seed, size].
+    """
 
     track: str
     task: str
@@ -426,6 +435,7 @@ class BoardRow(Schema):
     reason: str | None = None
     mean: Numbers = []
     std: Numbers | None = None
+    accuracy: list[Numbers] = []
     sharpness: Gaps = []
 
 

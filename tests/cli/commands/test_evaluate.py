@@ -98,7 +98,9 @@ def test_a_calibration_is_made_and_used(folder, tmp_path, succeed, fail):
     printed = succeed("calibrate", folder, *options).out
     path = out / "calibration-answers.json"
     calibration = shf.Calibration.load(path)
-    assert f"{len(calibration.heads)} of 12 heads are worth sharpening" in " ".join(printed.split())
+    assert f"{len(calibration.heads)} of 12 heads were chosen on the task" in " ".join(
+        printed.split()
+    )
     for head in calibration.heads:
         assert f"{head.benefit:.3f} ± {head.benefit_error:.3f}" in printed
     assert "calibration-answers.json exists already" in fail("calibrate", folder, *options)

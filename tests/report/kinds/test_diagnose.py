@@ -46,7 +46,7 @@ def test_ranking_does_not(monkeypatch):
 def test_a_window_hides_the_answer(monkeypatch):
     text, verdict = said(diagnosis(monkeypatch, (0.9, 0.9, 0.9), (1, 1, 0), "hidden"))
     assert "the answer is outside the sliding window of these heads in 100 % of cases." in text
-    assert (verdict.status, verdict.command) == ("bad", "")
+    assert (verdict.status, verdict.command) == ("bad", "sharpmax scan MODEL")
 
 
 def test_nothing_is_lost(monkeypatch):

@@ -126,7 +126,8 @@ def test_an_evaluation_by_its_numbers():
     assert "calibration-answers helps, most at 32 names: 22.3 → 57.7 % correct." in text
     assert "adaptive temperature does harm, most at 16 names: 31.7 → 5.9 % correct." in text
     assert "log n / log 128 helps at some lengths and does harm at others." in text
-    assert "No measurable effect for calibration-entropy and constant:1.2@20-29 (80 %" in text
+    none = "calibration-entropy and constant factor 1.2 in layers 20\N{EN DASH}29"
+    assert f"No measurable effect for {none} (80 %" in text
     detectable = max(
         row["compared"]["detectable"]
         for row in result.measurements["rows"]
@@ -241,10 +242,10 @@ def test_figure8_tells_sizes_trained_at_from_those_beyond():
 def test_a_calibration_by_its_heads():
     calibration = first_of("calibration")
     text = text_of(calibration)
-    assert f"{len(calibration.heads)} of 270 heads are worth sharpening" in text
+    assert f"{len(calibration.heads)} of 270 heads were chosen on the task lookup" in text
     assert "Up to 124 tokens the model answers as before" in text
     without = calibration.model_copy(update={"heads": ()})
-    assert "No head is worth sharpening" in text_of(without)
+    assert "No head was chosen on the task lookup" in text_of(without)
     assert report.describe(without).verdict.status == "neutral"
 
 

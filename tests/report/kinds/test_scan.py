@@ -68,7 +68,8 @@ def test_entropy_and_the_steepest_head_are_those_of_the_data():
 def test_a_model_with_dispersing_heads_is_advised_to_tune():
     verdict = report.describe(scan()).verdict
     assert verdict.status == "mixed"
-    assert verdict.command == "sharpmax tune MODEL"
+    assert "sharpmax diagnose MODEL" in verdict.command
+    assert "sharpmax tune MODEL" in verdict.command
     text = Page(html_of_a_scan()).text
     assert "sharpmax tune MODEL" in text
     assert "makes language models worse" in text
@@ -78,7 +79,7 @@ def test_nothing_to_try_where_nothing_disperses():
     sharp = changed(tiny(), labels=[["stays sharp"] * 2] * 2)
     content = report.describe(sharp)
     assert content.verdict.status == "good"
-    assert content.verdict.command == ""
+    assert content.verdict.command == "sharpmax scan MODEL --lengths 64,128"
     assert content.verdict.sentence == "No head disperses over these lengths."
     assert "Of 4 heads, none disperses, 4 stay sharp" in " ".join(content.sentences)
     assert "hf.sharpen(" not in Page(report.render([sharp])).text

@@ -17,7 +17,7 @@ from report.pages import tiny
 from report.published import ALL, first_of
 from report.synthetic import figure8, scan
 from sharpmax import UserError, report
-from sharpmax.report.blocks import Axis, Chart, Content, Group, Line, Rule
+from sharpmax.report.blocks import Axis, Chart, Content, Group, Line, Rule, Verdict
 from sharpmax.report.palette import LIGHT
 from sharpmax.report.renderers.matplotlib import draw
 
@@ -30,8 +30,11 @@ DRAWN = [
 ]
 
 
+VERDICT = Verdict("neutral", "So.")
+
+
 def content_of(*blocks) -> Content:
-    return Content("test", "A title", ["a fact"], ["A sentence."], blocks)
+    return Content("test", "A title", ["a fact"], ["A sentence."], blocks, VERDICT)
 
 
 def texts(figure) -> list[mpl.text.Text]:

@@ -10,6 +10,8 @@ from sharpmax import report
 from sharpmax.report.blocks import Cell, Column, Content, Table, Verdict
 from sharpmax.report.renderers import terminal
 
+VERDICT = Verdict("good", "Do it.", command="sharpmax scan")
+
 
 def printed(content: Content, width: int = 80) -> str:
     console = Console(width=width, highlight=False, markup=False, emoji=False)
@@ -28,8 +30,7 @@ def test_eighty_columns_show_every_sentence_and_no_cut_number(kind):
     for sentence in content.sentences:
         assert " ".join(sentence.split()) in flat
     assert "…" not in text.replace("λ², … ,", "")
-    if content.verdict:
-        assert " ".join(content.verdict.sentence.split()) in flat
+    assert " ".join(content.verdict.sentence.split()) in flat
 
 
 def test_a_table_has_its_numbers():
@@ -41,8 +42,7 @@ def test_a_table_has_its_numbers():
     ]
     rows = [["one", 1.25, 7, 1000], ["two", Cell(2.0, "2.0 ± 0.1"), 8, None]]
     table = Table("Title", columns, rows, "A note.")
-    verdict = Verdict("good", "Do it.", command="sharpmax scan")
-    text = printed(Content("test", "Result", ["fact"], ["It is so."], [table], verdict))
+    text = printed(Content("test", "Result", ["fact"], ["It is so."], [table], VERDICT))
     assert "Long heading" not in text
     assert "Left out" not in text
     lines = [line.split() for line in text.splitlines()]
@@ -55,12 +55,13 @@ def test_a_table_has_its_numbers():
 
 def test_tables_for_the_page_only_are_not_printed():
     table = Table("Every number", [Column("A", 0), Column("B", 0)], [[1, 2]], terminal=False)
-    assert "Every number" not in printed(Content("test", "Result", [], ["So."], [table]))
+    assert "Every number" not in printed(Content("test", "Result", [], ["So."], [table], VERDICT))
 
 
 def test_markup_in_a_result_is_shown_and_not_obeyed(capsys):
     table = Table("T", [Column("A"), Column("B", 0)], [["[red]text[/red]", 1]])
-    terminal.show(Content("test", "[bold]title[/bold]", [":smile:"], ["[link=x]y"], [table]))
+    content = Content("test", "[bold]title[/bold]", [":smile:"], ["[link=x]y"], [table], VERDICT)
+    terminal.show(content)
     out = capsys.readouterr().out
     for text in ("[red]text[/red]", "[bold]title[/bold]", ":smile:", "[link=x]y"):
         assert text in out

@@ -67,3 +67,52 @@ window.addEventListener("message", (event) => {
     }
   }
 });
+
+const STEP = 900; // milliseconds between two sizes while playing
+
+// A slider over sizes that shows the number. The button grows it, from the start if it is at the end.
+window.sharpmaxSize = (box, sizes, initial, update) => {
+  const slider = box.querySelector("input");
+  const output = box.querySelector("output");
+  const button = box.querySelector("button");
+  let timer = null;
+  slider.max = sizes.length - 1;
+  slider.value = Math.max(0, sizes.map(String).indexOf(String(initial)));
+
+  function show() {
+    output.textContent = whole(sizes[slider.value]);
+    slider.setAttribute("aria-valuetext", `${output.textContent} items`);
+  }
+
+  function choose(place) {
+    slider.value = place;
+    show();
+    update(String(sizes[place]));
+  }
+
+  function stop() {
+    clearInterval(timer);
+    timer = null;
+    button.textContent = "Play";
+  }
+
+  function grow() {
+    if (!box.isConnected || Number(slider.value) >= sizes.length - 1) stop();
+    else choose(Number(slider.value) + 1);
+  }
+
+  slider.addEventListener("input", () => {
+    stop();
+    choose(Number(slider.value));
+  });
+  button.addEventListener("click", () => {
+    if (timer !== null) {
+      stop();
+      return;
+    }
+    if (Number(slider.value) >= sizes.length - 1) choose(0);
+    button.textContent = "Pause";
+    timer = setInterval(grow, STEP);
+  });
+  show();
+};

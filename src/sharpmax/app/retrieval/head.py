@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -179,6 +179,13 @@ def _attend(seed: int, items: int, inverse_temperature: Float[np.ndarray, " sets
     right = load_head(seed).answers(sets, weights) == sets.answer
     maximum_weight = pick(weights, sets.highest)
     return Outcome(weights, right, maximum_weight, entropy(scaled), inverse_temperature)
+
+
+@lru_cache(maxsize=256)
+def measure_accuracy(seed: int, items: int, policy: Any) -> float:
+    """Return the share of right answers, with softmax (None) or with a policy."""
+    outcome = attend_plain(seed, items) if policy is None else attend(seed, items, policy)
+    return float(outcome.right.mean())
 
 
 def ranks_correctly(seed: int, items: int) -> Bool[np.ndarray, " sets"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,8 +14,10 @@ from sharpmax import theory
 from sharpmax._errors import UserError
 from sharpmax.app.input_parsing import MAX_ITEMS
 from sharpmax.normalisers import NORMALISERS
+from sharpmax.ops import entropy
+from sharpmax.policies import PAPER, inverse_temperatures
 from sharpmax.report.blocks import Axis, Block, Chart, Column, Group, Line, Rule, Table
-from sharpmax.report.numbers import plural
+from sharpmax.report.numbers import join, plural
 from sharpmax.report.palette import METHODS
 from sharpmax.report.renderers.html import fragment
 
@@ -28,6 +31,8 @@ MAX_COUNT = 1e15
 """Number of items above which only the order of magnitude is printed."""
 
 Scale = Literal["linear", "log"]
+WEIGHT_ENDS: dict[Scale, tuple[float, float]] = {"linear": (0.0, 1.04), "log": (1e-9, 2.0)}
+"""The ends of the axis of weights, for normalisers whose weights are shares."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +72,12 @@ def render_row(row: np.ndarray, temperature: float, names: Sequence[str], scale:
         raise UserError("choose at least one normaliser")
     outputs = apply_normalisers(row, temperature, [name for name in NORMALISERS if name in names])
     notes = [
-        f"{name} is not drawn: it needs {NORMALISERS[name].needs}, and there is only one row."
-        for name in names
-        if NORMALISERS[name].needs is not None
+        *_off_note(row, temperature, names),
+        *(
+            f"{name} is not drawn: it needs {NORMALISERS[name].needs}, and there is only one row."
+            for name in names
+            if NORMALISERS[name].needs is not None
+        ),
     ]
     spread = float(np.ptp(row))
     blocks: list[Block] = [
@@ -77,7 +85,32 @@ def render_row(row: np.ndarray, temperature: float, names: Sequence[str], scale:
         _bounds_charts(row.size, spread, temperature, outputs),
         *([_table(outputs)] if outputs else []),
     ]
-    return fragment([describe_bounds(row.size, spread, temperature)], blocks, notes)
+    facts = [*describe_needle(row, outputs), describe_bounds(row.size, spread, temperature)]
+    return fragment(facts, blocks, notes)
+
+
+def describe_needle(row: np.ndarray, outputs: Sequence[NormaliserOutput]) -> list[str]:
+    """Say what weight each normaliser gives to the needle, the item of the largest logit."""
+    needle = int(row.argmax())
+    weights = [
+        f"{format_weight(float(output.weights[needle]))} with {METHODS[output.name].name}"
+        for output in outputs
+    ]
+    return [f"The needle, the largest logit, has weight {join(weights)}."] if weights else []
+
+
+def _off_note(row: np.ndarray, temperature: float, names: Sequence[str]) -> list[str]:
+    """Say when the paper's policy leaves the row as it is: its line then hides softmax's."""
+    if "adaptive-temperature" not in names:
+        return []
+    spread_out = float(entropy(row / temperature))
+    (factor,) = inverse_temperatures(PAPER, np.array([spread_out]), np.array([row.size]))
+    if factor != 1.0:
+        return []
+    return [
+        f"Adaptive temperature is off here: for an entropy of {spread_out:.2f} nats the paper's "
+        "polynomial gives the factor 1, so its weights are those of softmax."
+    ]
 
 
 def describe_bounds(count: int, spread: float, temperature: float) -> str:
@@ -99,13 +132,12 @@ def format_weight(weight: float) -> str:
 
 
 def _weights_chart(row: np.ndarray, outputs: Sequence[NormaliserOutput], scale: Scale) -> Chart:
-    """Draw the weights by rank of the logits."""
+    """Draw the weights by rank of the logits, on the same axes for every row and size."""
     order = np.argsort(-row, kind="stable")
     few = row.size <= MAX_MARKS
+    ranks = np.unique(np.geomspace(1, row.size, min(row.size, MAX_POINTS)).round().astype(int))
     if few:
         ranks = np.arange(1, row.size + 1)
-    else:
-        ranks = np.unique(np.geomspace(1, row.size, min(row.size, MAX_POINTS)).round().astype(int))
     lines = [
         Line.of(
             METHODS[output.name],
@@ -115,19 +147,33 @@ def _weights_chart(row: np.ndarray, outputs: Sequence[NormaliserOutput], scale: 
         )
         for output in outputs
     ]
-    nonnegative = all((output.weights >= 0).all() for output in outputs)
+    needles = [_line_values(output.weights[order[:1]], scale)[0] for output in outputs]
+    lines.append(
+        Line("the needle", [1] * len(needles), needles, colour="last", dash="none", marks=6)
+    )
+    low, high = WEIGHT_ENDS[scale]
+    inside = all(((output.weights >= 0) & (output.weights <= 1)).all() for output in outputs)
     return Chart(
         "Weights",
-        Axis("items by logit, largest first", "linear" if few else "log", noun="by logit"),
-        Axis("weight", scale, digits=6, low=0.0 if nonnegative and scale == "linear" else None),
+        Axis(
+            "items by logit, largest first",
+            "log",
+            noun="by logit",
+            low=0.8,
+            high=1.25 * MAX_ITEMS,
+            ticks=[1, 10, 100, 1_000, 10_000],
+        ),
+        Axis("weight", scale, digits=6, low=low if inside else None, high=high if inside else None),
         lines,
-        text="Click a name to hide its line; point at a line to read its values.",
+        text="The axes stay the same as n grows. Click a name to hide its line; point at a line to "
+        "read its values.",
     )
 
 
 def _line_values(values: np.ndarray, scale: Scale) -> list[float | None]:
     """Return the values of a line; None where a logarithmic axis cannot show them."""
-    return [None if scale == "log" and value <= 0 else float(value) for value in values]
+    lowest = WEIGHT_ENDS[scale][0]
+    return [None if scale == "log" and value < lowest else float(value) for value in values]
 
 
 def _bounds_charts(
@@ -152,7 +198,7 @@ def _bounds_charts(
     entropy = Chart(
         "Entropy, and the smallest that theory allows",
         sizes,
-        Axis("nats", digits=3, unit="nats", low=0),
+        Axis("nats", digits=3, unit="nats", low=0, high=1.04 * math.log(MAX_ITEMS)),
         [
             *_points(count, outputs, [output.entropy for output in outputs]),
             _bound("uniform", np.log(SIZES), dash="dot"),

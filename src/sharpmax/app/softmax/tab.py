@@ -11,8 +11,8 @@ from sharpmax.app import views
 from sharpmax.app.input_parsing import (
     check_choice,
     check_choices,
-    check_integer,
     check_number,
+    check_size,
     check_text,
 )
 from sharpmax.app.softmax import charts
@@ -20,17 +20,27 @@ from sharpmax.app.softmax.rows import DRAWN, SOURCES, TYPED, make_row
 from sharpmax.normalisers import NORMALISERS
 
 NORMALISERS_SHOWN = ["softmax", "adaptive-temperature"]
-INITIAL: tuple[Any, ...] = ("uniform", 8, 8.0, 1.0, NORMALISERS_SHOWN, "linear", "", "2, 1, 0, -1")
+INITIAL: tuple[Any, ...] = (
+    "one maximum",
+    "256",
+    8.0,
+    1.0,
+    NORMALISERS_SHOWN,
+    "linear",
+    "",
+    "2, 1, 0, -1",
+)
 """Initial values of the controls, in the order of the arguments of `render`."""
 
-POWERS, SPREADS, TEMPERATURES = (1, 14), (0.0, 20.0), (0.05, 5.0)
+SIZES = [2**power for power in range(1, 15)]
+SPREADS, TEMPERATURES = (0.0, 20.0), (0.05, 5.0)
 """The ends of the sliders."""
 SCALES: tuple[charts.Scale, ...] = ("linear", "log")
 
 
 def build_tab() -> None:
     """Add the tab: controls on the left, charts on the right."""
-    source, power, spread, temperature, names, scale, _, text = INITIAL
+    source, items, spread, temperature, names, scale, _, text = INITIAL
     with gr.Row(equal_height=False):
         with gr.Column(scale=1, min_width=280):
             source_box = gr.Radio(list(SOURCES), value=source, label="Logits")
@@ -38,9 +48,7 @@ def build_tab() -> None:
             text_box = gr.Textbox(
                 text, label="Logits, separated by commas or spaces", lines=3, visible=False
             )
-            power_box = gr.Slider(
-                *POWERS, power, step=1, label="Items n, as a power of two (14 is 16,384)"
-            )
+            size_box = views.make_size_slider(SIZES, items, elem_id="softmax-size")
             spread_box = gr.Slider(
                 *SPREADS, value=spread, step=0.1, label="Spread: largest minus smallest logit"
             )
@@ -53,7 +61,7 @@ def build_tab() -> None:
             scale_box = gr.Radio(list(SCALES), value=scale, label="Scale of the weights")
         with gr.Column(scale=2, min_width=300):
             view = views.make_view(render(*INITIAL), elem_id="softmax-view")
-    sliders: list[Any] = [power_box, spread_box, temperature_box, names_box, scale_box]
+    sliders: list[Any] = [size_box, spread_box, temperature_box, names_box, scale_box]
     gr.on(
         [source_box.input, pad.input, text_box.change, *(control.input for control in sliders)],
         views.with_errors_shown(render),
@@ -64,13 +72,13 @@ def build_tab() -> None:
         **views.EVENT,
     )
     source_box.input(
-        update_visibility, source_box, [pad, text_box, power_box, spread_box], **views.EVENT
+        update_visibility, source_box, [pad, text_box, size_box, spread_box], **views.EVENT
     )
 
 
 def render(
     source: object,
-    power: object,
+    items: object,
     spread: object,
     temperature: object,
     names: object,
@@ -81,7 +89,7 @@ def render(
     """Return the charts for the values of all controls, of which any may be wrong."""
     row = make_row(
         check_choice("the source of logits", source, SOURCES),
-        2 ** check_integer("the power of two", power, *POWERS),
+        check_size("the number of items", items, SIZES),
         check_number("the spread", spread, *SPREADS),
         check_text("the drawn curve", drawn),
         check_text("the list of logits", text),

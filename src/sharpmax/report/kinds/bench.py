@@ -31,7 +31,10 @@ PARTS = {
     "memory": "Memory, MB",
     "first_call": "First call of a process, seconds",
 }
+CHEAP = 1.25
+"""Ratio to a plain forward pass below which a scan counts as cheap."""
 LIBRARIES = {"bench-torch": "PyTorch", "bench-jax": "JAX"}
+OTHER_MACHINES = "Ratios differ between machines: measure on yours."
 NAMES = {"cpu": "adaptive, cpu", "ours": "adaptive", "fused": "fused (two calls)"}
 """Implementations whose name in the file says too little."""
 
@@ -52,12 +55,21 @@ def describe_attention(result: Result) -> Content:
         title=f"Attention for {LIBRARIES[result.kind]}: time and memory",
         facts=[f"{plural(bench.heads, 'head')} of {sizes} channels", repeats],
         sentences=[_ranges(bench.prefill)],
-        verdict=Verdict("neutral", "Ratios hold for this machine.", command="make bench"),
+        verdict=_attention_verdict(bench.prefill),
         blocks=[
             _growth(bench.prefill),
             *(_table(title, parts[part]) for part, title in PARTS.items() if parts[part]),
         ],
     )
+
+
+def _attention_verdict(prefill: Mapping[str, Mapping[str, schemas.Timing]]) -> Verdict:
+    baseline, implementation = list(next(iter(prefill.values())))[:2]
+    sentence = (
+        f"Over whole inputs, {NAMES.get(implementation, implementation)} takes "
+        f"{ratio_range(prefill, implementation)} times as long as {baseline} on this machine."
+    )
+    return Verdict("neutral", sentence, [OTHER_MACHINES], command="make bench")
 
 
 def ratio_range(rows: Mapping[str, Mapping[str, schemas.Timing]], implementation: str) -> str:
@@ -156,6 +168,12 @@ def describe_scan(result: Result) -> Content:
             "Its statistics differ from those of whole matrices by at most "
             f"{bench.largest_difference:.1g}, at {bench.checked_tokens:,} tokens.",
         ],
+        verdict=Verdict(
+            "good" if largest.ratio < CHEAP else "neutral",
+            f"A scan costs {largest.ratio:.2f} times as much as a plain forward pass.",
+            [OTHER_MACHINES],
+            command="sharpmax scan MODEL",
+        ),
         blocks=[Table("By length", columns, rows)],
     )
 
@@ -183,6 +201,14 @@ def describe_long(result: Result) -> Content:
             f"log-probability by {bench.largest_difference:.1g} nats at {bench.checked_tokens:,} "
             "tokens.",
         ],
+        verdict=Verdict(
+            "good" if largest.ratio < CHEAP else "neutral",
+            f"A scan of {largest.tokens:,} tokens needs "
+            f"{largest.peak_gigabytes['scan']:.2f} GB and {largest.ratio:.2f} times the time of a "
+            "plain forward pass.",
+            [OTHER_MACHINES],
+            command="sharpmax scan MODEL",
+        ),
         blocks=_long_tables(bench),
     )
 
@@ -245,7 +271,13 @@ def describe_generate(result: Result) -> Content:
             f"Time with the calibration as a ratio to the plain model: {join(ratios)}.",
             f"Up to {bench.from_tokens:,} tokens the logits are the same bit for bit.",
         ],
-        verdict=Verdict("neutral", "Ratios hold for this machine.", command="make bench"),
+        verdict=Verdict(
+            "neutral",
+            "At the longest prompt, generating with the calibration takes "
+            f"{ratios[-1].partition(' ')[0]} times as long as without.",
+            [OTHER_MACHINES],
+            command="sharpmax export MODEL tuned.json",
+        ),
         blocks=[Table("By the length of the prompt", columns, rows)],
     )
 
@@ -266,5 +298,12 @@ def describe_max_retrieval(result: Result) -> Content:
             f"An exam of {bench.sets:,} sets of {bench.items:,} items takes {exam.seconds:.1f} s "
             f"and {exam.peak_gigabytes:.2f} GB.",
         ],
+        verdict=Verdict(
+            "neutral",
+            f"A training step takes {1 / training.speed_up:.2f} times as long as the model as "
+            "written.",
+            [OTHER_MACHINES],
+            command="sharpmax reproduce table1",
+        ),
         blocks=[Table("A training step", columns, list(training.milliseconds.items()))],
     )

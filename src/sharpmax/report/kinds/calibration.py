@@ -122,11 +122,14 @@ def _tuned_verdict(calibration: Calibration) -> Verdict:
     better = sum(gains) > 0
     return Verdict(
         "good" if better and not losers else "mixed" if better else "bad",
-        "Sharpen the model with this file."
+        "Sharpening the model with this file gives more right answers."
         if better
         else "Leave the model as it is: the calibration does not help on fresh prompts.",
         details,
-        command='with sharpmax.hf.sharpen(model, "tuned.json"):\n    ...  # your task',
+        command="sharpmax evaluate MODEL --policy tuned.json\n"
+        "sharpmax export MODEL tuned.json  # once it has helped on your task"
+        if better
+        else "sharpmax diagnose MODEL",
     )
 
 
@@ -190,7 +193,7 @@ def _describe_chosen(
     calibration: Calibration,
 ) -> tuple[str, list[str], Verdict, list[Block]]:
     method = calibration.method
-    sentences = [f"{heads_worth_sharpening(calibration)}.", _law(calibration)]
+    sentences = [f"{chosen_heads(calibration)}.", _law(calibration)]
     helpful = [head for head in calibration.heads if head.benefit is not None]
     if helpful:
         best = max(helpful, key=lambda head: head.benefit or 0)
@@ -206,26 +209,40 @@ def _describe_chosen(
     return source, sentences, _verdict(calibration), blocks
 
 
-def heads_worth_sharpening(calibration: Calibration) -> str:
-    """Say how many heads are worth sharpening, and where they are; without a full stop."""
+def chosen_heads(calibration: Calibration) -> str:
+    """Say how many heads were chosen, and where they are; without a full stop."""
     task, choice = calibration.method["task"], calibration.method["choose"]
     if not calibration.heads:
-        return f"No head is worth sharpening on the task {task} (chosen by {choice})"
+        return f"No head was chosen on the task {task} (by {choice})"
     layers = join_numbers(sorted({head.layer for head in calibration.heads}))
+    total = sum(calibration.architecture.heads)
     return (
-        f"{len(calibration.heads)} of {sum(calibration.architecture.heads):,} heads are worth "
-        f"sharpening on the task {task} (chosen by {choice}), in layers {layers}"
+        f"{len(calibration.heads)} of {plural(total, 'head')} were chosen on the task {task} (by "
+        f"{choice}), in layers {layers}"
     )
 
 
 def _verdict(calibration: Calibration) -> Verdict:
     if not calibration.heads:
-        return Verdict("neutral", "Nothing here asks for sharpening.")
+        return Verdict("neutral", "Leave the model as it is.", command="sharpmax tune MODEL")
+    if calibration.method["choose"] == "entropy":
+        return Verdict(
+            "neutral",
+            "These heads lose focus on long texts. Whether sharpening them helps was not measured.",
+            [
+                "Entropy alone does not say which heads to sharpen. On SmolLM2, sharpening the "
+                "heads that were chosen by entropy had no measurable effect on the answers."
+            ],
+            command="sharpmax tune MODEL",
+        )
     return Verdict(
-        "good",
-        "Sharpen these heads while the model does the task that they were chosen on.",
-        ["Evaluate the model on other texts than these first. On other tasks it may do harm."],
-        command='with sharpmax.hf.sharpen(model, "calibration.json"):\n    ...  # your task',
+        "mixed",
+        "Sharpening these heads should help on the task that they were chosen on: evaluate it.",
+        [
+            "They were chosen by their effect on answers to other questions of that task. On other "
+            "tasks sharpening them may do harm."
+        ],
+        command="sharpmax evaluate MODEL --policy calibration.json",
     )
 
 

@@ -39,7 +39,11 @@ def describe(result: Result) -> Content:
     facts = [*model_facts(certificate), "from the weights alone"]
     if scan is not None:
         facts.append(f"measured on prompt {scan.prompt}, up to {scan.tokens:,} tokens")
-    charts = [_spreads(certificate, bound, measured), _tokens(certificate)]
+    known = bound if measured is None else measured
+    charts = [
+        _spreads(certificate, bound, measured),
+        _tokens(certificate, known, measured is not None),
+    ]
     heads = _map(certificate, bound, measured)
     return Content(
         what="certificate",
@@ -106,7 +110,7 @@ def _verdict(context: int | None, bound: np.ndarray) -> Verdict:
             f"{within} of {bound.size} heads must be below {percent(SHARE, 0)} at the model's full "
             "context, by their weights.",
             ["No prompt can make them point at one token there. The map shows which they are."],
-            command="sharpmax scan",
+            command="sharpmax scan MODEL",
         )
     length = "any length that could exist" if context is None else f"{context:,} tokens"
     return Verdict(
@@ -116,7 +120,7 @@ def _verdict(context: int | None, bound: np.ndarray) -> Verdict:
             "Use the bound to compare heads, models, or one model during training, and a scan to "
             "see what heads do."
         ],
-        command="sharpmax scan",
+        command="sharpmax scan MODEL",
     )
 
 
@@ -172,23 +176,32 @@ def _spreads(
     )
 
 
-def _tokens(certificate: schemas.Certificate) -> Chart:
+def _tokens(certificate: schemas.Certificate, spread: np.ndarray, measured: bool) -> Chart:
+    """Draw from how many tokens on each head must have dispersed, beside the model's context."""
     layers, context = certificate.layers, certificate.context
-    lines = [
-        Line(
-            f"no weight reaches {percent(epsilon, 0)}",
-            [layer.index for layer in layers],
-            [layer.log10_items[str(epsilon)] for layer in layers],
-        )
-        for epsilon in certificate.epsilons
+    labels = [
+        f"layer {layer.index}, head {head}" for layer in layers for head in range(spread.shape[1])
     ]
+    tokens = np.where(np.isfinite(spread), log10_tokens(spread, SHARE), np.nan)
+    line = Line(
+        "with the measured spread" if measured else "certified, for all inputs",
+        [layer.index for layer in layers for _ in range(spread.shape[1])],
+        [None if math.isnan(value) else value for value in tokens.ravel().tolist()],
+        colour="last" if measured else "mean",
+        dash="none",
+        labels=labels,
+    )
     rules = [] if context is None else [Rule("y", math.log10(context), f"context {context:,}")]
+    source = "With the spread that the scan measured" if measured else "For all inputs"
     return Chart(
-        "Tokens at which every head of a layer must have dispersed",
+        f"Tokens until no weight reaches {percent(SHARE, 0)}",
         Axis("attention layer", noun="(layer)"),
         Axis("tokens", scale="power", low=0),
-        lines,
+        [line],
         rules,
+        f"{source}: above its dot, a head cannot give any token {percent(SHARE, 0)} of its weight. "
+        "A dot below the context's line is a head that must disperse within it.",
+        single=True,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from sharpmax.report.blocks import (
@@ -121,6 +123,11 @@ def _sentences(diagnosis: schemas.Diagnosis) -> list[str]:
     return sentences
 
 
+def _longer(lengths: Sequence[int]) -> str:
+    """Return further lengths to try, as an option's value."""
+    return ",".join(str(factor * lengths[-1]) for factor in (2, 4))
+
+
 def _layers(diagnosis: schemas.Diagnosis) -> set[int]:
     return {head.layer for head in diagnosis.retrieval_heads}
 
@@ -133,6 +140,7 @@ def _verdict(diagnosis: schemas.Diagnosis) -> Verdict:
             "neutral",
             "Nothing to diagnose: no head copies the answer, even from the shortest text.",
             ["Give a shorter length, or a task that the model answers well."],
+            command="sharpmax diagnose MODEL --lengths 4,8,16",
         )
     last = ends[1]
     many = len(diagnosis.retrieval_heads) > 1
@@ -141,6 +149,7 @@ def _verdict(diagnosis: schemas.Diagnosis) -> Verdict:
             "good",
             f"{'These heads lose' if many else 'This head loses'} no weight over these lengths.",
             ["Longer inputs may show otherwise."],
+            command=f"sharpmax diagnose MODEL --lengths {_longer(diagnosis.lengths)}",
         )
     these = "these heads" if many else "this head"
     limit = (
@@ -161,6 +170,7 @@ def _verdict(diagnosis: schemas.Diagnosis) -> Verdict:
             "bad",
             f"Sharpening cannot help: {long} the answer is outside the sliding window of {these} "
             f"in {percent(last.winners['hidden'], 0)} of cases.",
+            command="sharpmax scan MODEL",
         )
     instead = max(_ranking_kinds(last), key=lambda kind: last.lost_to[kind])
     return Verdict(

@@ -5,16 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sharpmax.report.blocks import Axis, Cell, Chart, Column, Content, Line, Table, Verdict
+from sharpmax.report.blocks import (
+    Axis,
+    Cell,
+    Chart,
+    Column,
+    Content,
+    DotRow,
+    Dots,
+    Line,
+    Mark,
+    Table,
+    Verdict,
+)
 from sharpmax.report.kinds._shared import model_facts
 from sharpmax.report.numbers import join, p_value, plural, points, share
-from sharpmax.report.palette import SOFTMAX, looks, name
+from sharpmax.report.palette import looks, name
 from sharpmax.results import Result, schemas
 
 
 def describe(result: Result) -> Content:
     evaluation = schemas.Evaluation.of(result)
-    effects = _effects(evaluation)
+    effects = sort_by_effect(evaluation)
     return Content(
         what=f"evaluation on {evaluation.task}",
         title=evaluation.model,
@@ -27,13 +39,17 @@ def describe(result: Result) -> Content:
         ],
         sentences=[_plain(evaluation), *_sentences(evaluation, effects)],
         verdict=_verdict(evaluation, effects),
-        blocks=[_accuracy(evaluation), _change(evaluation), _table(evaluation)],
+        blocks=[_changes(evaluation, effects), _accuracy(evaluation), _table(evaluation)],
         notes=evaluation.notes,
     )
 
 
+SOLVED = 0.99
+"""Share of right answers from which a task counts as solved by the plain model."""
+
+
 @dataclass(frozen=True)
-class _Effects:
+class Effects:
     """Conditions by their effect; in each list those that gain most come first."""
 
     helps: list[str]
@@ -42,8 +58,9 @@ class _Effects:
     none: list[str]
 
 
-def _effects(evaluation: schemas.Evaluation) -> _Effects:
-    level, effects = 1 - evaluation.level, _Effects([], [], [], [])
+def sort_by_effect(evaluation: schemas.Evaluation) -> Effects:
+    """Sort the conditions by whether their effect on the answers is clear, and its direction."""
+    level, effects = 1 - evaluation.level, Effects([], [], [], [])
 
     def gain(condition: str) -> float:
         rows = evaluation.rows_of(condition)
@@ -77,7 +94,7 @@ def change(evaluation: schemas.Evaluation, condition: str, length: int) -> str:
     return f"{share(plain.accuracy.mean)} → {share(other.accuracy.mean)} %"
 
 
-def _sentences(evaluation: schemas.Evaluation, effects: _Effects) -> list[str]:
+def _sentences(evaluation: schemas.Evaluation, effects: Effects) -> list[str]:
     sentences = []
     for conditions, verb in ((effects.helps, "helps"), (effects.harms, "does harm")):
         for condition in conditions:
@@ -106,16 +123,28 @@ def _sentences(evaluation: schemas.Evaluation, effects: _Effects) -> list[str]:
     return sentences
 
 
-def _verdict(evaluation: schemas.Evaluation, effects: _Effects) -> Verdict:
+def _verdict(evaluation: schemas.Evaluation, effects: Effects) -> Verdict:
     if effects.helps:
         best = effects.helps[0]
         return Verdict(
             "good",
             f"On this task, use {name(best)}, which gains most.",
             ["What helps one task may harm another: evaluate on the tasks that you need."],
-            command=f"sharpmax evaluate --task TASK --policy {best}",
+            command="sharpmax evaluate MODEL --task TASK --policy "
+            f"{_policy_option(evaluation, best)}",
         )
     details = []
+    plain = evaluation.rows_of(next(iter(evaluation.arms)))
+    solved = min(row.accuracy.mean for row in plain) >= SOLVED
+    if solved and not effects.harms and not effects.mixed:
+        return Verdict(
+            "good",
+            f"No harm: the model solves this task as it is, and "
+            f"{join([name(condition) for condition in effects.none])} "
+            f"{'changes' if len(effects.none) == 1 else 'change'} that not measurably.",
+            ["A task that the model gets wrong tells more."],
+            command="sharpmax diagnose MODEL --task lookup",
+        )
     if effects.mixed:
         names = join([name(condition) for condition in effects.mixed])
         details.append(f"{names} may help at the lengths where accuracy rises.")
@@ -125,6 +154,12 @@ def _verdict(evaluation: schemas.Evaluation, effects: _Effects) -> Verdict:
         details,
         command="sharpmax tune MODEL",
     )
+
+
+def _policy_option(evaluation: schemas.Evaluation, condition: str) -> str:
+    """Return how `--policy` names a condition: a calibration is the file that has its name."""
+    by_file = "calibration" in evaluation.arms[condition] and condition != "tuned"
+    return f"{condition}.json" if by_file else condition
 
 
 def _length_axis(evaluation: schemas.Evaluation) -> Axis:
@@ -150,23 +185,32 @@ def _accuracy(evaluation: schemas.Evaluation) -> Chart:
     )
 
 
-def _change(evaluation: schemas.Evaluation) -> Chart:
-    lengths = evaluation.lengths
-    lines = [Line.of(SOFTMAX, lengths, [0.0] * len(lengths))]
-    for condition, look in list(looks(evaluation.arms).items())[1:]:
-        rows = [row for row in evaluation.rows_of(condition) if row.log_probability_compared]
-        mean, low, high = (
-            [getattr(row.log_probability_compared, end) for row in rows]
-            for end in ("difference", "low", "high")
-        )
-        at = [row.length for row in rows]
-        lines.append(Line.of(look, at, mean, low=low, high=high, spread="bars"))
-    return Chart(
-        "Change of the log-probability of the correct answer",
-        _length_axis(evaluation),
-        Axis("change of log p, nats", digits=2, unit="nats"),
-        lines,
-        text="Against plain attention, on the same questions. Bars: 95 % intervals.",
+def _mark(change: schemas.Change | None, factor: float) -> Mark | None:
+    if change is None:
+        return None
+    return Mark(factor * change.difference, factor * change.low, factor * change.high)
+
+
+def _changes(evaluation: schemas.Evaluation, effects: Effects) -> Dots:
+    """Draw what each condition changes at each length, those that gain most first."""
+    look = looks(evaluation.arms)
+    rows = []
+    for condition in (*effects.helps, *effects.mixed, *effects.none, *effects.harms):
+        for index, row in enumerate(evaluation.rows_of(condition)):
+            marks = [_mark(row.compared, 100.0), _mark(row.log_probability_compared, 1.0)]
+            label = f"{row.length:,} {evaluation.unit}"
+            heading = "" if index else look[condition].name
+            rows.append(DotRow(label, look[condition].colour, marks, heading))
+    return Dots(
+        "What each condition changes",
+        [
+            Axis("right answers, change in points", digits=1, unit="points"),
+            Axis("log p of the right answer, change in nats", digits=2, unit="nats"),
+        ],
+        rows,
+        "Against plain attention on the same questions; bars: 95 % intervals. Right of the line is "
+        "better.",
+        rule=0.0,
     )
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sharpmax.report.blocks import Axis, Chart, Column, Content, Group, Line, Rule, Table
-from sharpmax.report.numbers import percent, plural
+import numpy as np
+
+from sharpmax.report.blocks import Axis, Chart, Column, Content, Group, Line, Rule, Table, Verdict
+from sharpmax.report.numbers import plural, share
 from sharpmax.results import Result, schemas
 
 SHOWN = 32
@@ -14,10 +16,7 @@ SHOWN = 32
 
 def describe(result: Result) -> Content:
     head = schemas.Figure1.of(result)
-    needles = {
-        size: weights[0] for size, weights in zip(head.shown_sizes, head.shown_weights, strict=True)
-    }
-    first, last = min(needles), max(needles)
+    first, last = min(head.shown_sizes), max(head.shown_sizes)
     return Content(
         what="Figure 1: one head, growing input",
         title="One softmax head: sharp on short inputs, dispersed on long ones",
@@ -27,15 +26,28 @@ def describe(result: Result) -> Content:
             f"{plural(head.repeats, 'random input')} per size",
         ],
         sentences=[
-            "The needle is the token with the largest logit. It has "
-            f"{percent(needles[first], 0)} of the weight among {first:,} items and "
-            f"{percent(needles[last], 1)} among {last:,}.",
+            "The needle is the token with the largest logit. Its weight is "
+            f"{needle_weight(head, first)} among {first:,} items and {needle_weight(head, last)} "
+            f"among {last:,} (mean ± standard deviation over {head.repeats} random inputs).",
             f"From {head.dispersed_from:,.0f} items on, no head of that spread can give any item a "
             f"weight of {head.epsilon:g}, whatever the input.",
         ],
+        verdict=Verdict(
+            "neutral",
+            "This holds for any head whose logits are bounded. Whether a head of your model is "
+            "affected at your lengths has to be measured.",
+            command="sharpmax scan MODEL",
+        ),
         blocks=[_columns(head), _weights(head), _entropy(head), _table(head)],
         picture=[_columns(head), _weights(head)],
     )
+
+
+def needle_weight(head: schemas.Figure1, size: int) -> str:
+    """Format the needle's weight among so many items: mean ± standard deviation over inputs."""
+    weights = np.asarray(head.needle_weight[head.sizes.index(size)])
+    spread = float(weights.std(ddof=1)) if weights.size > 1 else None
+    return f"{share(float(weights.mean()), spread)} %"
 
 
 def _sizes() -> Axis:
@@ -57,7 +69,8 @@ def _columns(head: schemas.Figure1) -> Group:
         x = Axis(shown, noun="(rank)", low=-1, high=SHOWN, ticks=[])
         y = Axis("attention weight", digits=3, low=0, high=1, ticks=[0, 0.5, 1])
         charts.append(Chart(f"{size:,} items: needle {needle:.2f}", x, y, lines))
-    return Group("Weights on inputs of growing size", charts, columns=len(charts))
+    text = "The first random input of each size; the other charts show all inputs."
+    return Group("Weights on inputs of growing size", charts, text, columns=len(charts))
 
 
 def _weights(head: schemas.Figure1) -> Chart:

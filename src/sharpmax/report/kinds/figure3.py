@@ -34,8 +34,8 @@ def describe(result: Result) -> Content:
         ],
         verdict=Verdict(
             "neutral",
-            "A scan measures every head of every layer.",
-            command="sharpmax scan",
+            "These are the heads of one layer: a scan measures all of them.",
+            command="sharpmax scan MODEL",
         ),
         blocks=[_curves(block, entropy), _table(block, entropy)],
         notes=block.notes,

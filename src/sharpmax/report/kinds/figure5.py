@@ -7,7 +7,18 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from sharpmax.report.blocks import Axis, Chart, Column, Content, Frames, Line, Region, Rule, Table
+from sharpmax.report.blocks import (
+    Axis,
+    Chart,
+    Column,
+    Content,
+    Frames,
+    Line,
+    Region,
+    Rule,
+    Table,
+    Verdict,
+)
 from sharpmax.report.numbers import join, percent
 from sharpmax.results import Result, schemas
 
@@ -34,6 +45,12 @@ def describe(result: Result) -> Content:
             "At both edges, λ = 0 and λ = 1, all logits are equal, and the entropy is "
             f"{series.entropy_at_base_0:.2f} nats at every temperature.{warm}",
         ],
+        verdict=Verdict(
+            "neutral",
+            "Rows of one entropy may be warm or cold: entropy alone does not tell how much to "
+            "sharpen them.",
+            command="sharpmax reproduce figure6",
+        ),
         blocks=[_plane(result, series), slices, _table(series)],
     )
 

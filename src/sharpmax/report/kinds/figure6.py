@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sharpmax.report.blocks import Axis, Chart, Column, Content, Line, Rule, Table
+from sharpmax.report.blocks import Axis, Chart, Column, Content, Line, Rule, Table, Verdict
 from sharpmax.report.numbers import join, percent, plural
 from sharpmax.report.palette import METHODS
 from sharpmax.results import Result, schemas
@@ -41,6 +41,12 @@ def describe(result: Result) -> Content:
             "In the other sets one temperature is best. The paper's polynomial sharpens at "
             f"{_ranges(fits, 'paper')} only.",
         ],
+        verdict=Verdict(
+            "mixed",
+            f"The paper's polynomial leaves every row alone whose entropy is outside "
+            f"{_ranges(fits, 'paper')}.",
+            command="sharpmax reproduce policies",
+        ),
         blocks=[_cloud(result, fits), _leading(fits), _table(fits)],
     )
 

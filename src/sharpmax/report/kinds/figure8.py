@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -20,10 +21,12 @@ from sharpmax.report.blocks import (
     Verdict,
 )
 from sharpmax.report.kinds._shared import percents, share_cell, share_line
-from sharpmax.report.numbers import plural, share
+from sharpmax.report.numbers import plural, points, share
 from sharpmax.report.palette import Look, looks
 from sharpmax.results import Result, schemas
 
+T_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+"""The 97.5 % quantile of Student's t, for 1, 2, ... degrees of freedom."""
 SHORT = {"find_maximum_subarray_kadane": "kadane", "strongly_connected_components": "strong comp."}
 
 
@@ -31,7 +34,7 @@ def describe(result: Result) -> Content:
     figure = schemas.Figure8.of(result)
     return Content(
         what="Figure 8: CLRS-Text",
-        title="CLRS-Text at sizes beyond those trained at",
+        title=f"CLRS-Text at sizes beyond those trained at{_training(figure)}",
         facts=[
             figure.model,
             plural(len(figure.algorithms), "algorithm"),
@@ -42,14 +45,7 @@ def describe(result: Result) -> Content:
             "Exact match beyond the sizes trained at, mean over the algorithms: "
             f"{'; '.join(beyond_training(figure))}."
         ],
-        verdict=Verdict(
-            "neutral",
-            "Differences within the bands may be chance.",
-            [
-                "Compare them with the spread over test sets and over trainings in the table "
-                "before you conclude anything about one algorithm."
-            ],
-        ),
+        verdict=_verdict(figure),
         blocks=[
             _accuracy(figure),
             *_entropy(figure),
@@ -102,6 +98,66 @@ def beyond_training(figure: schemas.Figure8) -> list[str]:
             f"{label} {over_trainings(scores[condition].mean(0))} %{wins if parts else ''}"
         )
     return parts
+
+
+def _training(figure: schemas.Figure8) -> str:
+    """Return how the models were trained, as the end of a title."""
+    kinds = {training.from_scratch for training in figure.trainings if training.config}
+    if len(kinds) != 1:
+        return ""
+    return ": trained from scratch" if kinds == {True} else ": fine-tuned"
+
+
+def differences(figure: schemas.Figure8) -> dict[str, np.ndarray]:
+    """Return what each condition gains over the first beyond the sizes trained at, by training.
+
+    A share, as the mean over algorithms; trainings of the same seed are compared.
+    """
+    algorithms = figure.algorithms.values()
+    scores = {
+        condition: np.mean([by_training(one, condition, beyond=True) for one in algorithms], 0)
+        for condition in figure.labels
+    }
+    first = next(iter(figure.labels))
+    return {
+        condition: score - scores[first]
+        for condition, score in scores.items()
+        if condition != first
+    }
+
+
+def _interval(values: np.ndarray) -> tuple[float, float]:
+    """Return the 95 % interval of a mean by Student's t; infinite for one value."""
+    if len(values) < 2:
+        return -math.inf, math.inf
+    error = values.std(ddof=1) / math.sqrt(len(values))
+    margin = T_QUANTILES[min(len(values) - 1, len(T_QUANTILES)) - 1] * error
+    return float(values.mean() - margin), float(values.mean() + margin)
+
+
+def _verdict(figure: schemas.Figure8) -> Verdict:
+    clear = []
+    for condition, gains in differences(figure).items():
+        low, high = _interval(gains)
+        if low > 0 or high < 0:
+            change = f"{points(float(gains.mean()))} points ({points(low)} to {points(high)})"
+            clear.append((float(gains.mean()), f"{figure.labels[condition]} {change}"))
+    trainings = plural(len(figure.seeds), "training")
+    if not clear:
+        return Verdict(
+            "neutral",
+            f"No condition differs clearly from the first beyond the sizes trained at, with "
+            f"{trainings} each.",
+            ["The 95 % interval over trainings includes 0 for every condition."],
+            command="sharpmax tune MODEL",
+        )
+    first = figure.labels[next(iter(figure.labels))]
+    return Verdict(
+        "good" if all(gain > 0 for gain, _ in clear) else "mixed",
+        f"Against {first} beyond the sizes trained at: {'; '.join(text for _, text in clear)}.",
+        [f"In brackets: 95 % intervals over {trainings}. The others do not differ clearly."],
+        command="sharpmax tune MODEL",
+    )
 
 
 def _looks(figure: schemas.Figure8) -> dict[str, Look]:

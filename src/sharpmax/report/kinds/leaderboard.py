@@ -11,8 +11,11 @@ from sharpmax.report.blocks import (
     Chart,
     Column,
     Content,
+    DotRow,
+    Dots,
     Group,
     Line,
+    Mark,
     Table,
     Verdict,
 )
@@ -26,9 +29,6 @@ from sharpmax.report.kinds._shared import (
 from sharpmax.report.numbers import join, percent, plural
 from sharpmax.report.palette import METHODS, Look, looks, name
 from sharpmax.results import Result, schemas
-
-NAMED = 5
-"""How many of a track have a colour; nobody could tell twenty apart."""
 
 ALWAYS = ("softmax", "adaptive-temperature")
 GUARD = "most-frequent"
@@ -44,9 +44,13 @@ def describe(result: Result) -> Content:
     board = schemas.Leaderboard.of(result)
     first = board.tasks[0]
     tracks = [track for track in board.tracks if board.ranking(track, first)]
-    groups = [_charts(board, track) for track in tracks]
-    tables = [_table(board, track) for track in tracks]
-    pairs = zip(groups, tables, strict=True)
+    dots = [_dots(board, track) for track in tracks]
+    parts = zip(
+        dots,
+        [_charts(board, track) for track in tracks],
+        [_table(board, track) for track in tracks],
+        strict=True,
+    )
     return Content(
         what="leaderboard",
         title="Methods from logits to weights, trained and compared alike",
@@ -59,8 +63,8 @@ def describe(result: Result) -> Content:
         ],
         sentences=[_best(board, track, first) for track in tracks],
         verdict=_verdict(board, tracks, first),
-        blocks=[*(block for pair in pairs for block in pair), *_absent(board)],
-        picture=groups,
+        blocks=[*(block for part in parts for block in part), *_absent(board)],
+        picture=dots,
     )
 
 
@@ -89,11 +93,35 @@ def _verdict(board: schemas.Leaderboard, tracks: Sequence[str], task: str) -> Ve
         if safe
         else f"No method here keeps 90 % of {GUARD}."
     )
-    return Verdict("mixed", warning, [best])
+    return Verdict("mixed", warning, [best], command="sharpmax reproduce policies")
+
+
+def _dots(board: schemas.Leaderboard, track: str) -> Dots:
+    """Draw the accuracy of every method on the largest sets, seed by seed."""
+    tasks = [task for task in board.tasks if board.ranking(track, task)]
+    methods = dict.fromkeys(row.method for task in tasks for row in board.ranking(track, task))
+    rows = []
+    for method in methods:
+        marks: list[Mark | None] = []
+        for task in tasks:
+            row = board.row(track, task, method)
+            if row is None:
+                marks.append(None)
+            else:
+                seeds = [100 * accuracy[-1] for accuracy in row.accuracy]
+                marks.append(Mark(100 * row.mean[-1], points=seeds))
+        colour = METHODS[method].colour if method in METHODS else "other"
+        rows.append(DotRow(name(method), colour, marks))
+    axes = [
+        Axis(f"{task}, {board.sizes[-1]:,} items: % right", digits=1, unit="%", low=-2, high=102)
+        for task in tasks
+    ]
+    text = f"{_what(board, track)}. Small dots: seeds; bar: their mean. Right is better."
+    return Dots(f"Track {track}: the largest sets", axes, rows, text)
 
 
 def _charts(board: schemas.Leaderboard, track: str) -> Group:
-    look = _looks(board, track)
+    look = _looks(board)
     charts = []
     for task in board.tasks:
         rows = board.ranking(track, task)
@@ -112,8 +140,10 @@ def _charts(board: schemas.Leaderboard, track: str) -> Group:
     title = f"Sharpness on {board.tasks[0]}"
     charts.append(Chart(title, size_axis(board.sizes), y, lines, single=True))
     charts += _both_tasks(board, track, look)
-    text = f"{_what(board, track)}. In colour: softmax, adaptive temperature and the best {NAMED}; "
-    return Group(f"Track {track}", charts, f"{text}grey: the others.", len(charts))
+    text = (
+        "In colour: softmax, adaptive temperature and the best two of each track; grey: the others."
+    )
+    return Group(f"Track {track}: all sizes", charts, text, len(charts))
 
 
 def _what(board: schemas.Leaderboard, track: str) -> str:
@@ -145,11 +175,12 @@ def _both_tasks(board: schemas.Leaderboard, track: str, look: dict[str, Look]) -
     return [Chart(f"Both tasks, {board.sizes[-1]:,} items", x, y, lines, single=True)]
 
 
-def _looks(board: schemas.Leaderboard, track: str) -> dict[str, Look]:
-    """Return the looks of the methods that have a colour in this track."""
-    there = [row.method for row in board.ranking(track, board.tasks[0])]
-    named = [*there[:NAMED], *(method for method in ALWAYS if method in there)]
-    return looks(dict.fromkeys(named))
+def _looks(board: schemas.Leaderboard) -> dict[str, Look]:
+    """Return the looks of the methods that have a colour, the same in every track."""
+    best = [
+        row.method for track in board.tracks for row in board.ranking(track, board.tasks[0])[:2]
+    ]
+    return looks(dict.fromkeys([*ALWAYS, *best]))
 
 
 def _colours_last(

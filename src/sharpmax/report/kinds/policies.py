@@ -31,6 +31,7 @@ def describe(result: Result) -> Content:
                 "A policy that ruins a head that averages is safe only for heads that are known to "
                 "look for one item."
             ],
+            command="sharpmax tune MODEL",
         ),
         blocks=[
             _curves(compared),

@@ -113,11 +113,8 @@ def _where(view: ScanView) -> list[str]:
 
 
 def _entropy(view: ScanView) -> str:
-    """Compare both ends of the scan: exp of the mean entropy, not the mean of effective tokens."""
     tokens = view.scan.tokens
-    levels = view.result.arrays["last_entropy"][[0, -1]]
-    means = [float(level[np.isfinite(level)].mean(dtype=np.float64)) for level in levels]
-    short, long = (f"{math.exp(mean):,.1f} tokens" for mean in means)
+    short, long = (f"{view.mean('effective_tokens', end):,.1f} tokens" for end in (0, -1))
     text = f"An average head attends to about {short} of a {tokens[0]:,}-token prompt"
     if len(tokens) > 1:
         text += f" and about {long} of a {tokens[-1]:,}-token prompt"
@@ -155,17 +152,27 @@ def _verdict(view: ScanView) -> Verdict:
     warning = "Sharpening every head with the paper's polynomial makes language models worse."
     if not view.dispersing:
         details.append("Longer inputs may show otherwise.")
-        return Verdict("good", "No head disperses over these lengths.", [*details, warning])
+        longer = ",".join(str(factor * view.scan.lengths[-1]) for factor in (2, 4))
+        return Verdict(
+            "good",
+            "No head disperses over these lengths.",
+            [*details, warning],
+            command=f"sharpmax scan MODEL --lengths {longer}",
+        )
+    count = len(view.dispersing)
     details += [
-        "Dispersing is not a fault by itself: a head may be there to average. Which heads to "
-        "sharpen, and by how much, is learned from questions with known answers.",
+        "That alone does not say which heads to change: a head may be there to average. Diagnose "
+        "shows whether answers are lost to it, and tune learns from questions with known answers "
+        "how much to sharpen each head.",
         warning,
     ]
     return Verdict(
         "mixed",
-        f"{len(view.dispersing)} of {plural(len(view.heads), 'head')} lose focus as inputs grow.",
+        f"{count} of {plural(len(view.heads), 'head')} "
+        f"{'loses' if count == 1 else 'lose'} focus as inputs grow.",
         details,
-        command="sharpmax tune MODEL",
+        command="sharpmax diagnose MODEL  # are answers lost because of it?\n"
+        "sharpmax tune MODEL      # learn how much to sharpen each head",
     )
 
 
@@ -196,10 +203,10 @@ def _length_table(view: ScanView) -> Table:
     columns += [Column(one.name, digits[one.scale], short=one.short) for one in statistics]
     rows = []
     for index, (length, tokens) in enumerate(zip(scan.lengths, scan.tokens, strict=True)):
-        levels = [view.result.arrays[f"last_{one.key}"][index] for one in statistics]
-        means = [float(np.nanmean(level, dtype=np.float64)) for level in levels]
+        means = [view.mean(one.key, index) for one in statistics]
         rows.append([*([length] if named else []), tokens, *means])
-    return Table("Means over all heads, at the last position", columns, rows)
+    text = "Effective tokens are exp of the mean entropy, as for one average head."
+    return Table("Means over all heads, at the last position", columns, rows, text)
 
 
 def _steepest_table(view: ScanView) -> Table:

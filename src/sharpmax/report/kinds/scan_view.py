@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -184,3 +185,12 @@ class ScanView:
     def value(self, key: str, length: int, head: Head) -> float:
         """Return a statistic of a head at the last position."""
         return float(self.result.arrays[f"last_{key}"][length, head.row, head.column])
+
+    def mean(self, key: str, length: int) -> float:
+        """Return the mean of a statistic over all heads at the last position.
+
+        Effective tokens are averaged as entropies: a few uniform heads would dominate their mean.
+        """
+        if key == "effective_tokens":
+            return math.exp(self.mean("entropy", length))
+        return float(np.nanmean(self.result.arrays[f"last_{key}"][length], dtype=np.float64))

@@ -7,21 +7,15 @@ from typing import Any
 from sharpmax.report.blocks import Axis, Block, Cell, Chart, Column, Content, Line, Table, Verdict
 from sharpmax.report.kinds._shared import model_facts
 from sharpmax.report.numbers import ABSENT, join, p_value, percent, plural, points, share
-from sharpmax.report.palette import Look
+from sharpmax.report.palette import looks
 from sharpmax.results import Result, schemas
 
 PLAIN, TUNED, LORA = "plain", "tune-1", "lora-8"
 SEEDS = ("tune-1", "tune-2", "tune-3")
 
-LOOKS = {
-    "plain": Look("plain", "ink"),
-    "tune-1": Look("tune", "series-2"),
-    "lora-8": Look("LoRA, rank 8", "series-1"),
-    "lora-1": Look("LoRA, rank 1", "series-1", "dash"),
-    "calibrate": Look("calibrate", "series-3"),
-    "log-length:128": Look("log n / log 128", "series-5"),
-    "paper": Look("paper's polynomial", "series-4"),
-}
+LOOKS = looks(
+    ("plain", "tune-1", "lora-8", "lora-1", "calibrate", "log-length:128", "paper"),
+)
 """The conditions that the chart shows; tables have all."""
 
 NAMES = {
@@ -200,14 +194,18 @@ def _heads(comparison: schemas.TuneComparison) -> list[str]:
     return sentences
 
 
-def _verdict(comparison: schemas.TuneComparison) -> Verdict | None:
+def _verdict(comparison: schemas.TuneComparison) -> Verdict:
     rows = [
         row
         for row in comparison.rows
         if row.condition == LORA and row.tuned_compared and not row.pooled
     ]
     if not rows:
-        return None
+        return Verdict(
+            "neutral",
+            f"Tuning was not compared with {_name(LORA)} here.",
+            command="sharpmax reproduce tune-comparison",
+        )
     changes = [row.tuned_compared for row in rows if row.tuned_compared]
     better, worse = (sum(_is_clear(change, sign) for change in changes) for sign in (1, -1))
     sentence = (

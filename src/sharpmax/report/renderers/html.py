@@ -18,7 +18,7 @@ from typing import Any
 
 from sharpmax._errors import MissingExtraError
 from sharpmax.report import palette
-from sharpmax.report.blocks import Block, Chart, Content, Frames, Heads, HeadStatistics
+from sharpmax.report.blocks import Block, Chart, Content, Dots, Frames, Heads, HeadStatistics
 from sharpmax.report.numbers import plural, round_all
 from sharpmax.results import Calibration, Result
 
@@ -32,7 +32,7 @@ except ModuleNotFoundError as error:
 STYLES = ("charts.css", "page.css")  # in this order: the second overrides the first
 SCRIPTS = (
     *("common.js", "axes.js", "chart.js", "hover.js", "map.js", "table.js"),
-    *("scan.js", "head.js", "curves.js", "heads.js", "frames.js", "start.js"),
+    *("scan.js", "head.js", "curves.js", "heads.js", "frames.js", "dots.js", "start.js"),
 )
 WIDE = 16
 """Heads per layer above which a map takes the whole width of the page."""
@@ -122,13 +122,17 @@ def embed_json(value: Any) -> Markup:
     return Markup(text)
 
 
-def block_data(block: Chart | Frames | Heads | HeadStatistics) -> Markup:
+def block_data(block: Chart | Dots | Frames | Heads | HeadStatistics) -> Markup:
     """Return the data of a block, as the page's script reads it."""
     if isinstance(block, Chart):
         lines = [asdict(line) | {"colour": f"var(--{line.colour})"} for line in block.coloured()]
         data = asdict(block) | {"lines": lines}
+    elif isinstance(block, Dots):
+        data = asdict(block)
+        for row in data["rows"]:
+            row["colour"] = f"var(--{row['colour']})"
     elif isinstance(block, Frames):
-        shown = ("rows", "columns", "ends", "digits", "unit", "frames")
+        shown = ("rows", "columns", "ends", "digits", "unit", "frames", "signed")
         data = {field: getattr(block, field) for field in shown}
     elif isinstance(block, Heads):
         fields = ("key", "name", "digits", "unit", "scale")

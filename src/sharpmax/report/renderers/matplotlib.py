@@ -19,7 +19,18 @@ import numpy as np
 
 from sharpmax._errors import MissingExtraError, UserError
 from sharpmax._files import refuse_overwriting, write_atomically
-from sharpmax.report.blocks import Axis, Block, Chart, Content, Frames, Group, Heads, Line, Rule
+from sharpmax.report.blocks import (
+    Axis,
+    Block,
+    Chart,
+    Content,
+    Dots,
+    Frames,
+    Group,
+    Heads,
+    Line,
+    Rule,
+)
 from sharpmax.report.numbers import power_of_ten
 from sharpmax.report.palette import LIGHT, SERIES
 
@@ -73,7 +84,9 @@ LETTERS = 12.0
 """Letters of small text per inch."""
 PANEL = {1: (6.6, 4.1), 2: (5.0, 3.2), 3: (4.3, 2.9), 4: (3.1, 2.5), 5: (3.7, 3.1), 6: (3.0, 2.5)}
 """Width and height of a chart, by the number of charts in a row."""
-FRAME = (2.1, 2.5)
+FRAME = (2.1, 1.9)
+DOT_LABELS, DOT_PANEL, DOT_ROW = 1.9, 3.4, 0.2
+"""Widths of the labels and of a panel of a dot plot, and the height of its rows."""
 FRAMES_PER_ROW = 6
 
 
@@ -100,7 +113,7 @@ def save(figure: Figure, stem: Path, *, overwrite: bool = False) -> list[Path]:
 def draw(content: Content, kind: str = "") -> Figure:
     """Draw the picture of a result."""
     candidates = content.blocks if content.picture is None else content.picture
-    drawable = (Chart, Group, Frames, Heads)
+    drawable = (Chart, Group, Dots, Frames, Heads)
     boxes = [Box.of(block) for block in candidates if isinstance(block, drawable)]
     if not boxes:
         raise UserError(f"no picture for results of kind {kind!r}: they have no charts")
@@ -170,7 +183,7 @@ def _write(figure: SubFigure, text: str, top: float, height: float, **style: Any
 class Box:
     """A block with its place: heading, body and legend, in inches."""
 
-    block: Chart | Group | Frames | Heads
+    block: Chart | Group | Dots | Frames | Heads
     width: float
     body: float
     legend: Sequence[Line] = ()
@@ -188,6 +201,10 @@ class Box:
             width = columns * panel_width
             body = math.ceil(len(block.charts) / columns) * panel_height
             lines = [line for chart in block.charts for line in chart.coloured()]
+        elif isinstance(block, Dots):
+            width = DOT_LABELS + DOT_PANEL * len(block.panels)
+            headings = sum(bool(row.heading) for row in block.rows)
+            body = 0.75 + DOT_ROW * (len(block.rows) + headings)
         elif isinstance(block, Heads):
             heads, layers = len(block.present[0]), len(block.present)
             width = min(9.0, max(5.4, 1.8 + 0.28 * heads))
@@ -230,6 +247,8 @@ class Box:
             _chart(body.subplots(), self.block, self.width)
         elif isinstance(self.block, Group):
             _group(body, self.block)
+        elif isinstance(self.block, Dots):
+            _dots(body, self.block)
         elif isinstance(self.block, Heads):
             _heads(body, self.block)
         elif self.block.wide:
@@ -392,6 +411,45 @@ def _rule(axes: Axes, rule: Rule, labelled: bool) -> None:
     axes.annotate(rule.text, where, (side, 5), xycoords=("data", "axes fraction"), ha=align, **text)
 
 
+def _dots(figure: SubFigure, block: Dots) -> None:
+    """Draw rows of dots below each other, with their names at the left."""
+    panels = figure.subplots(1, len(block.panels), squeeze=False, sharey=True)[0]
+    places: list[float] = []
+    names: list[str] = []
+    bold: list[bool] = []
+    rows: list[tuple[float, Any]] = []
+    for row in block.rows:
+        for name, heading in ((row.heading, True), (row.name, False)):
+            if name:
+                places.append(len(places))
+                names.append(name)
+                bold.append(heading)
+        rows.append((places[-1], row))
+    for index, (axes, axis) in enumerate(zip(panels, block.panels, strict=True)):
+        for place, row in rows:
+            mark, colour = row.marks[index], LIGHT[row.colour]
+            if mark is None:
+                continue
+            if mark.low is not None and mark.high is not None:
+                axes.hlines(place, mark.low, mark.high, color=colour, lw=1.6)
+            if mark.points:
+                axes.plot(
+                    mark.points, [place] * len(mark.points), "o", color=colour, ms=3.2, alpha=0.65
+                )
+                axes.plot([mark.value], [place], "|", color=colour, ms=9, mew=2)
+            else:
+                axes.plot([mark.value], [place], "o", color=colour, ms=5)
+        if block.rule is not None:
+            axes.axvline(block.rule, color=LIGHT["muted"], lw=0.9, ls=DASHES["dot"], zorder=1.5)
+        _axis(axes, "x", axis, DOT_PANEL)
+        axes.set_ylim(len(places) - 0.4, -0.6)
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
+    panels[0].set_yticks(places, names)
+    for label, heading in zip(panels[0].get_yticklabels(), bold, strict=True):
+        label.set_fontweight("bold" if heading else "normal")
+
+
 def _heads(figure: SubFigure, block: Heads) -> None:
     """Draw the first measure of every head: a row per layer, the first at the top."""
     measure = block.measures[0]
@@ -435,7 +493,7 @@ def _frames(figure: SubFigure, block: Frames) -> None:
             continue
         image = axes.imshow(
             np.asarray(block.frames[index], float),
-            cmap=COLOUR_MAP,
+            cmap=SIGNED_COLOUR_MAP if block.signed else COLOUR_MAP,
             vmin=block.ends[0],
             vmax=block.ends[1],
             aspect="auto",

@@ -25,10 +25,8 @@ def parts(content: Content) -> list[RenderableType]:
             lines += [Text(block.title, style="bold"), table(block)]
             lines += [block.caption, ""] if block.caption else [""]
     lines += content.sentences
-    if content.verdict is not None:
-        lines.append(Text(content.verdict.sentence, style="bold"))
-        if content.verdict.command:
-            lines.append(f"Next: {content.verdict.command}")
+    lines.append(Text(content.verdict.sentence, style="bold"))
+    lines += [f"Next: {command}" for command in content.verdict.command.splitlines()]
     return [*lines, *(f"Note: {note}" for note in content.notes)]
 
 

@@ -21,12 +21,8 @@ function interpolate(steps, share) {
   return steps[below].map((low, i) => Math.round(low + part * (steps[below + 1][i] - low)));
 }
 
-function viridisNumbers(share) {
-  return interpolate(VIRIDIS, share);
-}
-
 function viridis(share) {
-  return `rgb(${viridisNumbers(share).join(",")})`;
+  return `rgb(${interpolate(VIRIDIS, share).join(",")})`;
 }
 
 function signedColour(share) {

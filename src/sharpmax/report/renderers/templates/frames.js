@@ -4,10 +4,11 @@ function makeFrames(box) {
   const data = dataOf(box);
   const readout = part(box, "frames-readout");
   const say = (value) => fixed(value, data.digits);
-  rampLegend(part(box, "frames-legend"), data.ends.map(say), data.unit);
+  const colour = data.signed ? signedColour : viridis;
+  rampLegend(part(box, "frames-legend"), data.ends.map(say), data.unit, colour);
   [...box.querySelectorAll("canvas")].forEach((canvas, place) => {
     const values = data.frames[place];
-    paintFrame(canvas, values, data.ends);
+    paintFrame(canvas, values, data.ends, data.signed ? SIGNED : VIRIDIS);
     canvas.addEventListener("pointermove", (event) => {
       const bounds = canvas.getBoundingClientRect();
       const at = (share, count) => Math.min(count - 1, Math.max(0, Math.floor(share * count)));
@@ -19,13 +20,13 @@ function makeFrames(box) {
   });
 }
 
-function paintFrame(canvas, values, [low, high]) {
+function paintFrame(canvas, values, [low, high], steps) {
   canvas.width = values[0].length;
   canvas.height = values.length;
   const context = canvas.getContext("2d");
   const pixels = context.createImageData(canvas.width, canvas.height);
   values.flat().forEach((value, i) => {
-    pixels.data.set([...viridisNumbers((value - low) / (high - low)), 255], 4 * i);
+    pixels.data.set([...interpolate(steps, (value - low) / (high - low)), 255], 4 * i);
   });
   context.putImageData(pixels, 0, 0);
 }

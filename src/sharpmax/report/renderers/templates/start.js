@@ -5,6 +5,7 @@ function startAll(page) {
   page.querySelectorAll(".block.plots").forEach(makeCharts);
   page.querySelectorAll(".heads").forEach(makeHeads);
   page.querySelectorAll(".frames").forEach(makeFrames);
+  page.querySelectorAll(".dots").forEach(makeDots);
   page.querySelectorAll("table.sortable").forEach(makeSortable);
 }
 
