@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
+from pathlib import Path
 
 import hypothesis
 import jax
@@ -14,6 +16,13 @@ import torch
 import shape_checks
 
 shape_checks.install()  # before anything imports sharpmax
+
+# Numba's cache notices changes in the file of the cached function only, and not in the files that
+# it imports. Told here, before anything imports numba.
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "src" / "sharpmax" / "cpu").glob("*.py"))
+SEAL = hashlib.sha256(b"".join(source.read_bytes() for source in SOURCES)).hexdigest()[:16]
+os.environ.setdefault("NUMBA_CACHE_DIR", str(ROOT / "build" / "numba" / SEAL))
 
 from libraries import LIBRARIES, Library  # noqa: E402
 

@@ -196,7 +196,7 @@ def test_what_was_compiled_is_kept():
     code = (
         "import torch; from sharpmax.cpu import kernels; from sharpmax.torch import attention;"
         "q = torch.ones(1, 1, 3, 4); attention(q, q, q, impl='cpu');"
-        "print(sum(sum(one.stats.cache_misses.values()) for one in (kernels.survey, kernels.weigh)))"
+        "print(sum(kernels.attend_tasks.stats.cache_misses.values()))"
     )
     run(code)
     assert run(code) == "0\n"

@@ -423,8 +423,11 @@ def test_a_policy_that_differs_by_head_sees_all_heads(kv_heads):
     assert (expected.stats.inverse_temperature[:, [0, 2, 3]] == 1).all()
     torch.testing.assert_close(found.output, expected.output)
     torch.testing.assert_close(found.stats.inverse_temperature, expected.stats.inverse_temperature)
-    with pytest.raises(NotImplementedError, match="a policy that differs by head"):
-        attention(*(one.float() for one in (query, query, query)), policy=ByHead(), impl="cpu")
+    tensors = [array.float() for array in (query, key, value)]
+    compiled = attention(*tensors, enable_gqa=True, policy=ByHead(), impl="cpu")
+    torch.testing.assert_close(compiled.output.double(), expected.output, **exact("cpu"))
+    factor = compiled.stats.inverse_temperature.double()
+    torch.testing.assert_close(factor, expected.stats.inverse_temperature, **exact("cpu"))
 
 
 @pytest.mark.parametrize("impl", ["reference", "streaming", TRITON])

@@ -8,14 +8,26 @@ nearly as much as ordinary attention, where two calls of a fused kernel cost twi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sharpmax.cpu import kernels, threads
-from sharpmax.ops._rows import VANISHES
-from sharpmax.policies import Policy, inverse_temperatures, needs_entropy
+from sharpmax.cpu import threads
+from sharpmax.cpu.arithmetic import BITS
+from sharpmax.cpu.kernels import (
+    ALL_STAGES,
+    ENTROPY,
+    FACTOR,
+    KNOWN,
+    SURVEY,
+    UNLIMITED,
+    WEIGH,
+    attend_tasks,
+)
+from sharpmax.cpu.policy_table import NO_TABLE, tabulate
+from sharpmax.cpu.tiles import FEW_ROWS
+from sharpmax.policies import Policy, differs_by_head, inverse_temperatures, needs_entropy
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Int
@@ -39,11 +51,10 @@ TASKS_PER_THREAD = 4
 SINGLE_THREAD_LOGITS = 1 << 15
 """Number of logits below which one thread is as fast as several."""
 
-LOG_2 = np.float32(kernels.LOG_2)
-EMPTY_ROW = np.array([-np.inf, np.inf, 0.0, 0.0], np.float32)[:, None, None]
-"""Maximum, minimum, sum and moment of a row before any key."""
 NO_MASK = np.empty((0, 0, 0, 0, 0), bool)
 NO_BIAS = np.empty((0, 0, 0, 0, 0), np.float32)
+NO_VALUE = np.empty((0, 0, 0, 0), np.float32)
+NO_SINKS = np.empty((0, 0), np.float32)
 
 
 class Arrays(NamedTuple):
@@ -71,30 +82,17 @@ class Answer(NamedTuple):
     """Output and statistics of each row; the statistics are empty if not asked for."""
 
     output: Float[np.ndarray, "batch kv_heads group query value_dim"] | None
-    numbers: Float[np.ndarray, "5 batch kv_heads group query"]
-    """Entropy, log-sum-exp, inverse temperature, largest and smallest logit."""
+    numbers: Float[np.ndarray, "6 batch kv_heads group query"]
+    """Entropy, log-sum-exp, inverse temperature, largest and smallest logit, and mass: the sum of
+    the sharpened weights relative to the top key's."""
     counts: Int[np.ndarray, "batch kv_heads group query"]
     """How many keys each row can see."""
 
     @property
     def stats(self) -> tuple[Any, ...]:
         """Entropy, log-sum-exp, count, inverse temperature, largest and smallest logit."""
-        entropy, log_sum_exp, *rest = self.numbers
-        return entropy, log_sum_exp, self.counts, *rest
-
-
-class Task(NamedTuple):
-    """The same rows of several heads; the policy is called once for all of them."""
-
-    blocks: Int[np.ndarray, "blocks 3"]
-    """Batch, key head, and the first query head of its group."""
-    group: int
-    """Query heads of a block."""
-    query: slice
-    first: Int[np.ndarray, " query"]
-    """The first key that each query can see by its position."""
-    stop: Int[np.ndarray, " query"]
-    """One past the last such key."""
+        entropy, log_sum_exp, factor, maximum, minimum, _ = self.numbers
+        return entropy, log_sum_exp, self.counts, factor, maximum, minimum
 
 
 def attend(arrays: Arrays, policy: Policy, thread_count: int, *, stats: bool) -> Answer:
@@ -102,17 +100,9 @@ def attend(arrays: Arrays, policy: Policy, thread_count: int, *, stats: bool) ->
     rows = arrays.query.shape[:4]
     output = None if arrays.value is None else np.empty((*rows, arrays.value.shape[3]), np.float32)
     stored = rows if stats else (0, 0, 0, 0)
-    answer = Answer(output, np.zeros((5, *stored), np.float32), np.zeros(stored, np.int32))
-    entropy = stats or needs_entropy(policy)
-    tasks = list(_split_tasks(arrays, thread_count))
-    spoilt: list[Task] = []
-
-    def run(task: Task) -> None:
-        if not _TaskRun(arrays, policy, answer, task).run(entropy, stats):
-            spoilt.append(task)
-
-    threads.run_in_threads(tasks, run, max(1, min(thread_count, len(tasks))))
-    if spoilt and output is not None:
+    answer = Answer(output, np.zeros((6, *stored), np.float32), np.zeros(stored, np.int32))
+    call = _Call(arrays, policy, answer, thread_count, stats)
+    if call.tasks and not call.run() and output is not None:
         _leave_out_hidden_values(arrays, policy, thread_count, output)
     return answer
 
@@ -137,51 +127,58 @@ def _leave_out_hidden_values(
     np.copyto(output, clean, where=~(attend_to(~finite) > 0))
 
 
-def visible_range(
-    arrays: Arrays, rows: slice
-) -> tuple[Int[np.ndarray, " query"], Int[np.ndarray, " query"]]:
-    """Return the first key that each of these queries can see by its position, and one past the
-    last.
-    """
-    keys = arrays.key.shape[2]
-    position = np.arange(rows.start, rows.stop) - arrays.first_key
-    first, stop = np.zeros_like(position), np.full_like(position, keys)
-    if arrays.causal:
-        stop = position + 1
-    if arrays.window is not None:
-        first = position - arrays.window + 1
-        stop = np.minimum(stop, position + arrays.window)
-    stop = np.minimum(np.maximum(stop, 0), keys)
-    return np.minimum(np.maximum(first, 0), stop), stop
+Task = tuple[int, int, int, int, int, int]
+"""The same rows of several blocks: the columns of `attend_tasks`'s tasks."""
 
 
-def _split_tasks(arrays: Arrays, thread_count: int) -> Iterator[Task]:
-    """Yield tasks of the same rows of neighbouring heads, as many as the cache holds.
+def split_tasks(arrays: Arrays, thread_count: int, *, whole_heads: bool = False) -> list[Task]:
+    """Return tasks of the same rows of neighbouring heads, as many as the cache holds.
 
-    The longest rows come first, so that threads finish together.
+    The longest rows come first, so that threads finish together. With `whole_heads` every task has
+    all heads.
     """
     batch, heads, group, queries = arrays.query.shape[:4]
-    rows = BLOCK_ROWS
-    if arrays.value is not None:  # otherwise the logits are not kept
-        rows = min(max(BLOCK_LOGITS // max(1, arrays.key.shape[2]), MIN_BLOCK_ROWS), BLOCK_ROWS)
+    keys = arrays.key.shape[2]
     if 0 in (batch, heads, group, queries):
-        return
+        return []
+    blocks, rows = batch * heads, BLOCK_ROWS
+    if arrays.value is not None:  # otherwise the logits are not kept
+        rows = min(max(BLOCK_LOGITS // max(1, keys), MIN_BLOCK_ROWS), BLOCK_ROWS)
+    if whole_heads:
+        rows = min(rows, max(1, TASK_LOGITS // max(1, blocks * group * keys)))
+        starts = range(0, queries, rows)
+        return [(0, blocks, 0, group, at, min(at + rows, queries)) for at in reversed(starts)]
     block_group = min(group, max(1, rows // queries))
-    block_count = batch * heads * -(-group // block_group) * -(-queries // rows)
+    parts = -(-group // block_group)
+    block_count = blocks * parts * -(-queries // rows)
     fair = -(-block_count // (TASKS_PER_THREAD * thread_count))
+    tasks = []
     for start in reversed(range(0, queries, rows)):
-        query = slice(start, min(start + rows, queries))
-        first, stop = visible_range(arrays, query)
-        size = (query.stop - start) * block_group * max(1, int(stop.max()))
+        stop = min(start + rows, queries)
+        size = (stop - start) * block_group * max(1, _reach(arrays, start, stop))
         single = block_count * size < SINGLE_THREAD_LOGITS
         most = block_count if single else -(-block_count // thread_count)
         step = max(fair, min(MIN_TASK_LOGITS // size, most))
         step = max(1, min(step, TASK_LOGITS // size))
-        for g in range(0, group, block_group):
-            blocks = np.array([(b, h, g) for b in range(batch) for h in range(heads)])
-            for begin in range(0, len(blocks), step):
-                part = blocks[begin : begin + step]
-                yield Task(part, min(block_group, group - g), query, first, stop)
+        for first_group in range(0, group, block_group):
+            size_of_group = min(block_group, group - first_group)
+            for begin in range(0, blocks, step):
+                count = min(step, blocks - begin)
+                tasks.append((begin, count, first_group, size_of_group, start, stop))
+    return tasks
+
+
+def _reach(arrays: Arrays, start: int, stop: int) -> int:
+    """Return how many keys these queries can see by their position, at most."""
+    ahead, back, first_key = _positions(arrays)
+    last = min(max(stop - first_key + ahead, 0), arrays.key.shape[2])
+    return last - min(max(start - first_key - back, 0), last)
+
+
+def _positions(arrays: Arrays) -> tuple[int, int, int]:
+    """Return how far a query sees ahead and back, and the position of the first key."""
+    window = UNLIMITED if arrays.window is None else arrays.window - 1
+    return (0 if arrays.causal else window), window, arrays.first_key
 
 
 _workspaces: list[Any] = []
@@ -203,105 +200,97 @@ def _workspace(size: int) -> Iterator[Float[np.ndarray, " size"]]:
         _workspaces.append(memory)
 
 
-class _TaskRun:
-    """Computes one task of one call, in three steps: logits and sums, policy, weighted values."""
+class _Call:
+    """Runs the tasks of one call of attention.
 
-    def __init__(self, arrays: Arrays, policy: Policy, answer: Answer, task: Task) -> None:
-        self.arrays, self.policy, self.answer, self.task = arrays, policy, answer, task
-        self.keys = int(task.first.min()), int(task.stop.max())
-        self.first = np.tile(task.first - self.keys[0], task.group)
-        self.stop = np.tile(task.stop - self.keys[0], task.group)
-        shape = len(task.blocks), len(self.first)
-        self.sums = np.empty((4, *shape), np.float32)
-        self.sums[...] = EMPTY_ROW
-        self.count = np.zeros(shape, np.int32)
-        self.place = task.blocks, task.group, (task.query.start, task.query.stop), self.keys
+    A policy that the kernel knows is run with all else in one compiled call, otherwise each task
+    has three steps: logits and sums, the policy, weighted values.
+    """
 
-    def run(self, entropy: bool, stats: bool) -> bool:
-        """Return whether the output is finite."""
-        keep, keys = self.arrays.value is not None, self.keys[1] - self.keys[0]
-        with _workspace(self.count.size * keys if keep else self.count.shape[1] * TILE) as memory:
-            self._survey(memory, entropy, stats)
-            factor = self._call_policy(stats)
-            return self.arrays.value is None or self._weigh(memory, factor)
-
-    def _survey(self, memory: Float[np.ndarray, " size"], entropy: bool, stats: bool) -> None:
-        """Compute the logits, and maximum, minimum, sum and moment of each row."""
-        arrays = self.arrays
-        softcap = arrays.softcap
-        scale = arrays.scale * kernels.BITS if softcap is None else arrays.scale / softcap
-        kernels.survey(
+    def __init__(
+        self, arrays: Arrays, policy: Policy, answer: Answer, thread_count: int, stats: bool
+    ) -> None:
+        self.arrays, self.policy, self.answer, self.stats = arrays, policy, answer, stats
+        self.table = tabulate(getattr(policy, "stands_for", policy))
+        self.by_head = self.table is None and differs_by_head(policy)
+        self.tasks = split_tasks(arrays, thread_count, whole_heads=self.by_head)
+        self.threads = max(1, min(thread_count, len(self.tasks)))
+        softcap = arrays.softcap or 0.0
+        scale = arrays.scale / softcap if softcap else arrays.scale * BITS
+        self.inputs: tuple[Any, ...] = (
             arrays.query,
             arrays.key,
-            *self.place,
-            memory,
-            TILE,
-            self.first,
-            self.stop,
-            np.float32(scale),
-            np.float32((softcap or 0) * kernels.BITS),
+            NO_VALUE if arrays.value is None else arrays.value,
             NO_BIAS if arrays.bias is None else arrays.bias,
-            np.float32(arrays.lowest),
             NO_MASK if arrays.mask is None else arrays.mask,
-            arrays.value is not None,
-            entropy,
-            stats,
-            self.sums,
-            self.count,
+            NO_SINKS if arrays.sinks is None else arrays.sinks,
+            np.array(self.tasks, np.int64),
         )
-
-    def _call_policy(self, stats: bool) -> Float[np.ndarray, "blocks rows"]:
-        """Return the inverse temperature of every row; store the statistics if asked."""
-        maximum, minimum, total, moment = self.sums
-        total = np.maximum(total, np.float32(1))  # at least 1, except for 0 in a row without keys
-        log_total = np.log(total)
-        entropy = log_total - LOG_2 * moment / total
-        # In four axes, as every implementation calls it.
-        rows = (array.reshape(1, 1, 1, -1) for array in (entropy, self.count))
-        answer = np.asarray(inverse_temperatures(self.policy, *rows), np.float32)
-        factor = answer.reshape(entropy.shape)
-        if stats:
-            maximum, minimum = LOG_2 * maximum, LOG_2 * minimum
-            self._store(np.stack([entropy, maximum + log_total, factor, maximum, minimum]))
-        return factor
-
-    def _store(self, numbers: Float[np.ndarray, "5 blocks rows"]) -> None:
-        task, answer = self.task, self.answer
-        batch, head, group = task.blocks.T[:, :, None]
-        group = group + np.arange(task.group)
-        answer.numbers[:, batch, head, group, task.query] = numbers.reshape(5, *group.shape, -1)
-        answer.counts[batch, head, group, task.query] = self.count.reshape(*group.shape, -1)
-
-    def _weigh(
-        self, memory: Float[np.ndarray, " size"], factor: Float[np.ndarray, "blocks rows"]
-    ) -> bool:
-        """Turn logits into weights, multiply them by the values; return whether all is finite."""
-        arrays, maximum, output = self.arrays, self.sums[0], self.answer.output
-        assert arrays.value is not None
-        assert output is not None
-        finite: bool = kernels.weigh(
-            arrays.value,
-            *self.place,
-            memory,
+        self.settings: tuple[Any, ...] = (
             TILE,
-            self.first,
-            self.stop,
-            maximum,
-            np.maximum(factor, np.float32(VANISHES)),  # so that the weight of a hidden key is 0
-            np.zeros_like(maximum) if arrays.sinks is None else self._sink_weights(factor),
-            output,
+            _positions(arrays),
+            (scale, softcap * BITS, arrays.lowest),
+            (arrays.value is not None, stats or needs_entropy(policy), stats),
+            *(self.table or NO_TABLE),
         )
-        return finite
+        output = NO_BIAS if answer.output is None else answer.output
+        self.outputs = output, answer.numbers, answer.counts
 
-    def _sink_weights(
-        self, factor: Float[np.ndarray, "blocks rows"]
-    ) -> Float[np.ndarray, "blocks rows"]:
-        """Return exp(sink - factor * maximum): the sink's weight relative to the top key's."""
-        assert self.arrays.sinks is not None
-        _, head, group = self.task.blocks.T[:, :, None]
-        sinks = self.arrays.sinks[head, group + np.arange(self.task.group)]
-        limit = np.finfo(np.float32).max / 2
-        maximum = np.clip(LOG_2 * self.sums[0], -limit, limit)
-        by_row = np.repeat(sinks, factor.shape[1] // self.task.group, axis=1)
-        with np.errstate(over="ignore"):
-            return np.asarray(np.exp(by_row - factor * maximum), np.float32)
+    def run(self) -> bool:
+        """Return whether the output is finite."""
+        if self.table is not None and self.threads == 1:
+            few = all(task[3] * (task[5] - task[4]) <= FEW_ROWS for task in self.tasks)
+            with nullcontext() if few else threads.one_blas_thread():
+                return self._run_compiled(0, len(self.tasks))
+        spoilt: list[int] = []
+        run_task = self._run_compiled if self.table is not None else self._run_with_policy
+
+        def run(number: int) -> None:
+            if not run_task(number, number + 1):
+                spoilt.append(number)
+
+        threads.run_in_threads(range(len(self.tasks)), run, self.threads)
+        return not spoilt
+
+    def _run_compiled(self, begin: int, end: int) -> bool:
+        """Run all stages of some tasks; return whether their output is finite."""
+        sizes = [self._size(task) for task in self.tasks[begin:end]]
+        logits = max(rows * keys for _, rows, keys in sizes)
+        rows = max(blocks * rows for blocks, rows, _ in sizes)
+        known, count = np.empty(KNOWN * rows, np.float32), np.empty(rows, np.int32)
+        with _workspace(logits) as memory:
+            return self._run_stage((begin, end), ALL_STAGES, memory, known, count)
+
+    def _run_with_policy(self, begin: int, end: int) -> bool:
+        """Run one task, whose policy is Python's; return whether its output is finite."""
+        blocks, rows, keys = self._size(self.tasks[begin])
+        known = np.empty((blocks, KNOWN, rows), np.float32)
+        count = np.empty((blocks, rows), np.int32)
+        with _workspace(blocks * rows * keys) as memory:
+            state = (memory, known.reshape(-1), count.reshape(-1))
+            self._run_stage((begin, end), SURVEY, *state)
+            self._call_policy(known, count)
+            return self._run_stage((begin, end), WEIGH, *state)
+
+    def _run_stage(self, which: tuple[int, int], stage: int, *memory: Any) -> bool:
+        """Call the compiled function; return whether the output is finite."""
+        arguments = [*self.inputs, which, stage, *self.settings, *memory, *self.outputs]
+        return bool(attend_tasks(*arguments))
+
+    def _call_policy(
+        self,
+        known: Float[np.ndarray, "blocks 7 rows"],
+        count: Int[np.ndarray, "blocks rows"],
+    ) -> None:
+        """Write the inverse temperature of every row."""
+        # In four axes, as every implementation calls it.
+        shape = (*self.arrays.query.shape[:3], -1) if self.by_head else (1, 1, 1, -1)
+        entropy = np.ascontiguousarray(known[:, ENTROPY])
+        answer = inverse_temperatures(self.policy, entropy.reshape(shape), count.reshape(shape))
+        known[:, FACTOR] = np.asarray(answer, np.float32).reshape(entropy.shape)
+
+    def _size(self, task: Task) -> tuple[int, int, int]:
+        """Return the blocks of a task, the rows of each, and how many of their keys are kept."""
+        _, blocks, _, group, start, stop = task
+        keys = TILE if self.arrays.value is None else _reach(self.arrays, start, stop)
+        return blocks, group * (stop - start), keys

@@ -59,7 +59,7 @@ def run_in_threads(items: Iterable[Item], work: Callable[[Item], None], threads:
             for _ in remaining:  # no thread starts another item
                 pass
 
-    with _one_blas_thread():
+    with one_blas_thread():
         team = None if threads == 1 else openmp_team()
         if team is not None:
             team(take, threads)
@@ -145,7 +145,8 @@ _blas_limit = _BlasLimit()
 
 
 @contextmanager
-def _one_blas_thread() -> Iterator[None]:
+def one_blas_thread() -> Iterator[None]:
+    """Limit the BLAS to one thread inside the block."""
     _blas_limit.enter()
     try:
         yield

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sharpmax.policies import Constant, Policy, differs_by_head, traits
+from sharpmax.policies import Policy, traits
 from sharpmax.torch.interface import AttentionStats, Inputs
 
 REQUIRED = ("numba", "scipy", "threadpoolctl")
@@ -42,8 +42,6 @@ def refusal(inputs: Inputs, policy: Policy) -> str | None:
         return "gradients"
     if inputs.dropout:
         return f"dropout_p={inputs.dropout}"
-    if differs_by_head(policy):
-        return f"a policy that differs by head ({policy!r})"
     return None
 
 
@@ -53,13 +51,13 @@ def attend(
     """Return the output if there are values and statistics if asked; `refusal` must be None."""
     from sharpmax.cpu import blockwise  # imported here: numba takes a second
 
-    with torch.no_grad():
-        answer = blockwise.attend(
-            _to_arrays(inputs), _ArrayPolicy(policy), torch.get_num_threads(), stats=stats
-        )
+    threads = torch.get_num_threads()
+    answer = blockwise.attend(_to_arrays(inputs), _ArrayPolicy(policy), threads, stats=stats)
     output = None
     if answer.output is not None:
-        output = inputs.restore_shape(torch.from_numpy(answer.output)).to(inputs.query.dtype)
+        output = torch.from_numpy(answer.output).view(*inputs.rows, answer.output.shape[-1])
+        if inputs.query.dtype != torch.float32:
+            output = output.to(inputs.query.dtype)
     if not stats:
         return output, None
     entropy, log_sum_exp, count, factor, maximum, minimum = (
@@ -77,22 +75,22 @@ def attend(
 class _ArrayPolicy:
     """Call a policy with NumPy arrays if it takes those of any library, else with tensors."""
 
-    __slots__ = ("learned", "needs_entropy", "stands_for", "takes_arrays")
+    __slots__ = ("by_head", "learned", "needs_entropy", "stands_for", "takes_arrays")
 
     def __init__(self, policy: Policy) -> None:
         about = traits(policy)
         self.stands_for = policy
+        self.by_head = about.by_head
         self.learned = about.learned
         self.needs_entropy = about.needs_entropy
         self.takes_arrays = about.any_library
 
     def __call__(self, entropy: Any, count: Any, /) -> Any:
-        if isinstance(self.stands_for, Constant):
-            return self.stands_for.inverse_temperature  # one number for all rows
         if self.takes_arrays:
             return self.stands_for(entropy, count)
-        answer = self.stands_for(*map(torch.from_numpy, (entropy, count)))
-        return answer.detach().numpy() if isinstance(answer, Tensor) else answer
+        with torch.no_grad():
+            answer = self.stands_for(*map(torch.from_numpy, (entropy, count)))
+        return answer.numpy() if isinstance(answer, Tensor) else answer
 
 
 def _to_arrays(inputs: Inputs) -> Any:
@@ -105,11 +103,11 @@ def _to_arrays(inputs: Inputs) -> Any:
         return None if tensor is None else tensor.detach().expand(shape).numpy()
 
     def dense(tensor: Tensor) -> Any:
-        return tensor.detach().float().contiguous().numpy()
+        return _to_array(tensor if tensor.is_contiguous() else tensor.contiguous())
 
     bias = inputs.bias
     return Arrays(
-        query=inputs.query.detach().float().numpy(),
+        query=_to_array(inputs.query),
         key=dense(inputs.key),
         value=None if inputs.value is None else dense(inputs.value),
         mask=broadcast(inputs.mask),
@@ -120,5 +118,12 @@ def _to_arrays(inputs: Inputs) -> Any:
         first_key=inputs.first_key,
         scale=inputs.scale,
         softcap=inputs.softcap,
-        sinks=None if inputs.sinks is None else inputs.sinks.detach().float().numpy(),
+        sinks=None if inputs.sinks is None else _to_array(inputs.sinks),
     )
+
+
+def _to_array(tensor: Tensor) -> Any:
+    """Return the numbers in float32, without a copy if they are."""
+    if tensor.dtype != torch.float32:
+        tensor = tensor.float()
+    return (tensor.detach() if tensor.requires_grad else tensor).numpy()
