@@ -58,35 +58,37 @@ class Config:
     """Width of the decoder."""
     heads: int = 4
     """Number of heads of each layer."""
-    keys: int = 2_048
+    keys: int = 64
     """Number of different keys."""
-    values: int = 64
+    values: int = 16
     """Number of different values."""
     context: int = 4_096
-    """Positions over which the pairs of a training text are spread."""
+    """Positions over which the items of a training text are spread."""
     largest: int = 16
-    """Number of pairs of the largest training text; the smallest has 2."""
-    steps: int = 2_000
+    """Number of items of the largest training text; the smallest has 2."""
+    steps: int = 1_000
     """Training steps."""
     batch: int = 32
     """Texts per training step."""
-    learning_rate: float = 2e-3
-    """Largest learning rate of AdamW; it rises over 50 steps and then falls linearly."""
-    sample_every: int = 50
+    learning_rate: float = 3e-3
+    """Largest learning rate of AdamW; it rises over 50 steps, and falls in the second half."""
+    sample_every: int = 20
     """Steps between two samples of attention statistics."""
-    sizes: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512, 1_024)
-    """Numbers of pairs in the tests."""
-    questions: int = 256
-    """Questions per size and seed."""
-    questions_per_text: int = 32
-    """Largest number of questions in one text of the tests."""
+    sizes: tuple[int, ...] = (8, 16, 32, 64, 128, 256, 512, 1_024, 2_048)
+    """Numbers of items in the tests."""
+    questions: int = 8
+    """Largest number of questions in a text."""
+    texts: int = 24
+    """Texts per size and seed in the tests."""
     tune_steps: int = 100
     """Steps of `tune`."""
     tune_sizes: tuple[int, ...] = (32, 64, 128)
-    """Numbers of pairs of the prompts that `tune` learns from."""
-    tune_from_tokens: int = 64
-    """The number of tokens up to which `tune` changes nothing; training texts have 66 or fewer."""
+    """Numbers of items of the prompts that `tune` learns from."""
+    tune_from_tokens: int = 33
+    """The number of tokens up to which `tune` changes nothing: no training text has more."""
 
 
-QUICK = Config(seeds=(0,), steps=600, sizes=(8, 16, 32, 64, 128), questions=64, tune_steps=20)
-"""Too short to learn the task: it shows that everything works."""
+QUICK = Config(
+    seeds=(0,), steps=400, sizes=(8, 16, 32, 64, 128), texts=8, sample_every=10, tune_steps=20
+)
+"""A few minutes: the task is learned, with less to say about long texts."""

@@ -1,10 +1,11 @@
-"""The retrieval task: pairs of a key and a value, then keys whose values are asked for.
+"""The retrieval task: items with a key and a value, then keys whose values are asked for.
 
-    start  k1 v1  k2 v2  ...  kn vn  ask  k7 v7  k2 v2  ...
+    start  item item item ...  key? value  key? value  ...
 
-Each key, value and mark is a token. The model is trained to predict the value after each key that
-is asked for. In training the pairs are spread at random over all positions of the context. So the
-tests differ from training in the number of pairs alone, and not in positions never seen.
+An item is one token, which stands for a key and a value. Each key that is asked for has one item;
+all others share the remaining keys. The model is trained to predict the value after each key that
+is asked for. In training the items are spread at random over all positions of the context. So the
+tests differ from training in the number of items alone, and not in positions never seen.
 """
 
 from __future__ import annotations
@@ -44,16 +45,21 @@ class Texts:
         return Texts(self.tokens[part], self.positions[part], self.asked, self.values[part])
 
 
+def first_value(config: Config) -> int:
+    """Return the token of the first value; items and the keys of questions come before it."""
+    return config.keys * config.values + config.keys
+
+
 def vocabulary(config: Config) -> int:
-    """Return the number of tokens: keys, values, the mark of the start and that of questions."""
-    return config.keys + config.values + 2
+    """Return the number of tokens: items, keys, values, and the mark of the start."""
+    return first_value(config) + config.values + 1
 
 
 def make_texts(
     config: Config,
     generator: np.random.Generator,
     batch: int,
-    pairs: int,
+    items: int,
     questions: int,
     *,
     spread: bool,
@@ -64,51 +70,32 @@ def make_texts(
         config: The vocabulary and the context.
         generator: All random numbers come from it.
         batch: The number of texts.
-        pairs: The number of pairs in each.
-        questions: The number of questions in each, at most that of pairs.
-        spread: Spread the pairs over all positions of the context; else they are contiguous.
+        items: The number of items in each.
+        questions: The number of questions in each, at most that of items, and less than that of
+            keys.
+        spread: Spread the items over all positions of the context; else they are contiguous.
     """
-    keys = _choose(generator, batch, config.keys, pairs)
-    values = generator.integers(config.values, size=(batch, pairs))
-    asked = _choose(generator, batch, pairs, questions)
-    right = np.take_along_axis(values, asked, 1)
-    start, ask = config.keys + config.values, config.keys + config.values + 1
-    tokens = np.concatenate(
-        [
-            np.full((batch, 1), start),
-            _interleave(keys, config.keys + values),
-            np.full((batch, 1), ask),
-            _interleave(np.take_along_axis(keys, asked, 1), config.keys + right),
-        ],
-        axis=1,
-    )
+    keys = generator.permuted(np.tile(np.arange(config.keys), (batch, 1)), axis=1)
+    asked, others = keys[:, :questions], keys[:, questions:]
+    drawn = generator.integers(others.shape[1], size=(batch, items - questions))
+    keys = np.concatenate([asked, np.take_along_axis(others, drawn, 1)], axis=1)
+    values = generator.integers(config.values, size=keys.shape)
+    right = values[:, :questions]
+    shuffled = generator.permuted(keys * config.values + values, axis=1)
+    question_keys = config.keys * config.values + asked
+    pairs = np.stack([question_keys, first_value(config) + right], -1).reshape(batch, -1)
+    start = np.full((batch, 1), vocabulary(config) - 1)
+    tokens = np.concatenate([start, shuffled, pairs], axis=1)
     length = tokens.shape[1]
-    positions = np.broadcast_to(np.arange(length), tokens.shape)
-    first_question = 2 + 2 * pairs
+    positions = np.tile(np.arange(length), (batch, 1))
     if spread:
-        gaps = np.zeros(tokens.shape, int)
-        # Between pairs, never inside one.
-        between = [*range(1, first_question, 2), *range(first_question, length, 2)]
+        # Short texts are more frequent than long ones.
         room = (config.context - length) * generator.random((batch, 1)) ** 2
-        share = generator.random((batch, len(between)))
-        gaps[:, between] = (room * share / share.sum(1, keepdims=True)).astype(int)
-        positions = positions + gaps.cumsum(1)
+        share = generator.random((batch, length))
+        positions += (room * share / share.sum(1, keepdims=True)).astype(int).cumsum(1)
     return Texts(
         torch.from_numpy(tokens),
-        torch.from_numpy(np.ascontiguousarray(positions)),
-        torch.arange(first_question, length, 2),
+        torch.from_numpy(positions),
+        torch.arange(1 + items, length, 2),
         torch.from_numpy(right),
     )
-
-
-def _choose(
-    generator: np.random.Generator, batch: int, total: int, count: int
-) -> Int[np.ndarray, "batch count"]:
-    """Return different numbers below `total` in each row."""
-    return np.stack([generator.choice(total, count, replace=False) for _ in range(batch)])
-
-
-def _interleave(
-    first: Int[np.ndarray, "batch pair"], second: Int[np.ndarray, "batch pair"]
-) -> Int[np.ndarray, "batch token"]:
-    return np.stack([first, second], axis=-1).reshape(len(first), -1)

@@ -1,6 +1,6 @@
 """Does training with another normaliser keep a small language model sharp on long inputs?
 
-One model per normaliser and seed is trained on texts of 2 to 16 pairs and tested on up to 1,024.
+One model per normaliser and seed is trained on texts of 2 to 16 items and tested on up to 1,024.
 What `sharpmax tune` makes of the softmax model is one more condition. Every finished model and
 measurement is kept in a file of its own, so that the same command resumes after an interruption.
 """
@@ -157,6 +157,8 @@ class _Work:
         return {
             "seed": seed,
             **tested,
+            # What was recorded is the weight before the policy or the calibration acts.
+            "largest_weight": tested["largest_weight"] if trained_here else None,
             "facts": facts,
             "final_loss": float(np.mean(training["losses"][-50:])),
             "losses": training["losses"][:: self.config.sample_every].tolist(),
@@ -183,7 +185,7 @@ class _Work:
             calibration.save(file)
             forget(resume)
         calibration = Calibration.load(file)
-        rates = {str(layer): rates.tolist() for layer, rates in calibration.rates().items()}
+        rates = {str(layer): list(rates) for layer, rates in calibration.rates().items()}
         return sharpen(model, calibration), {"rates": rates}
 
     def _file(self, name: str, seed: int) -> Path:

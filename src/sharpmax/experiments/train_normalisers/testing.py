@@ -1,4 +1,4 @@
-"""Test a trained model on more and more pairs, as it is or with something applied to it."""
+"""Test a trained model on more and more items, as it is or with something applied to it."""
 
 from __future__ import annotations
 
@@ -11,40 +11,33 @@ import torch
 from transformers import PreTrainedModel
 
 from sharpmax.experiments.train_normalisers.config import Config
-from sharpmax.experiments.train_normalisers.data import make_texts, vocabulary
+from sharpmax.experiments.train_normalisers.data import first_value, make_texts
 from sharpmax.experiments.train_normalisers.training import value_logits
 from sharpmax.hf.evaluate.tasks import Task, TaskPrompt
 from sharpmax.hf.train.statistics import attention_statistics
 from sharpmax.hf.tune.calibration import Calibration
 from sharpmax.hf.tune.tune import tune
 
-TEST, TUNING = 1_000_000, 2_000_000
-"""Added to the seeds of data: tests and tuning share no text with training."""
+TEST = 1_000_000
+"""Added to the seeds of tests, which share no text with training."""
 
 
 @torch.no_grad()
 def test_model(
     model: PreTrainedModel, config: Config, seed: int, report: Callable[[float], None]
 ) -> dict[str, list[float]]:
-    """Return accuracy, loss and sharpness of a model at each number of pairs.
+    """Return accuracy, loss and sharpness of a model at each number of items.
 
     Returns:
         For each size the share of right answers, the mean negative log-probability of the right
         value in nats, and `largest_weight`: the largest weight in the rows of the keys that are
-        asked for, of the head in which it is largest on average. With something applied to the
-        model, that is the weight before it acts.
+        asked for, of the head in which it is largest on average.
     """
     results: dict[str, list[float]] = {"accuracy": [], "nats": [], "largest_weight": []}
     for number, size in enumerate(config.sizes):
-        asked = min(size, config.questions_per_text)
-        texts = make_texts(
-            config,
-            np.random.default_rng([TEST + seed, size]),
-            -(-config.questions // asked),
-            size,
-            asked,
-            spread=False,
-        )
+        generator = np.random.default_rng([TEST + seed, size])
+        questions = min(size, config.questions)
+        texts = make_texts(config, generator, config.texts, size, questions, spread=False)
         right, nats, weights = [], [], []
         for row in range(len(texts.tokens)):
             one = texts.row(row)
@@ -87,15 +80,14 @@ def tune_model(model: PreTrainedModel, config: Config, seed: int, resume: Path) 
         return TaskPrompt(
             tuple(tokens[:first]),
             tuple((key,) for key in asked),
-            tuple((config.keys + int(value),) for value in texts.values[0]),
+            tuple((first_value(config) + int(value),) for value in texts.values[0]),
         )
 
-    task = Task("pairs", "pairs", config.sizes, (), (), config.tune_sizes, 1, 8, make_prompt)
-    generator = np.random.default_rng([TUNING + seed])
-    # Never used with a weight of 0, but `tune` wants some.
-    unused = [
-        " ".join(map(str, generator.integers(vocabulary(config), size=768))) for _ in range(5)
-    ]
+    task = Task(
+        "items", "items", config.sizes, (), (), config.tune_sizes, 1, config.questions, make_prompt
+    )
+    # Never used with a weight of 0, but `tune` asks for some.
+    unused = [" ".join(["0"] * 768)] * 5
     return tune(
         model,
         _Numbers(),

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional as F
+from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from sharpmax.experiments.train_normalisers.config import CONDITIONS, Condition, Config
-from sharpmax.experiments.train_normalisers.data import Texts, make_texts, vocabulary
+from sharpmax.experiments.train_normalisers.data import (
+    Texts,
+    first_value,
+    make_texts,
+    vocabulary,
+)
 from sharpmax.hf.checkpoint import Checkpoint
 from sharpmax.hf.train.normaliser import with_normaliser
 from sharpmax.hf.train.rows import STATISTICS
@@ -23,6 +27,21 @@ from sharpmax.hf.train.statistics import attention_statistics
 WARM_UP = 50
 SAVE_EVERY = 60.0
 """Seconds between two checkpoints."""
+TRAINING_FIELDS = (
+    "layers",
+    "hidden",
+    "heads",
+    "keys",
+    "values",
+    "context",
+    "largest",
+    "steps",
+    "batch",
+    "learning_rate",
+    "sample_every",
+    "questions",
+)
+"""What a training depends on; the other settings are those of the tests."""
 MAX_NORM = 1.0
 """Gradients are clipped to this norm."""
 
@@ -39,6 +58,7 @@ def make_model(config: Config, condition: Condition, seed: int) -> PreTrainedMod
             num_attention_heads=config.heads,
             num_key_value_heads=config.heads,
             max_position_embeddings=config.context,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e6},
             initializer_range=0.05,
             tie_word_embeddings=True,
             bos_token_id=None,
@@ -59,7 +79,8 @@ def value_logits(model: PreTrainedModel, config: Config, texts: Texts) -> torch.
         attention_mask=torch.ones_like(texts.tokens),
         use_cache=False,
     ).last_hidden_state
-    weight = model.lm_head.weight[config.keys : config.keys + config.values]
+    first = first_value(config)
+    weight = model.lm_head.weight[first : first + config.values]
     return hidden[:, texts.asked] @ weight.T
 
 
@@ -79,8 +100,10 @@ def train(
         The model, and its losses, statistics and time.
     """
     model = make_model(config, CONDITIONS[name], seed).train()
-    settings = {key: value for key, value in asdict(config).items() if key != "seeds"}
-    checkpoint = Checkpoint(file, "train-normalisers", settings | {"condition": name, "seed": seed})
+    settings: dict[str, Any] = {field: getattr(config, field) for field in TRAINING_FIELDS}
+    # Sums are split among threads: with another number of them, bits differ.
+    settings |= {"normaliser": name, "seed": seed, "threads": torch.get_num_threads()}
+    checkpoint = Checkpoint(file, "train-normalisers", settings)
     state = _State(model, config, checkpoint)
     begin = time.process_time()
     for step in range(state.step, config.steps):
@@ -98,8 +121,9 @@ def train(
 def _training_texts(config: Config, seed: int, step: int) -> Texts:
     """Return the batch of a step; sizes are uniform in their logarithm, from 2 to the largest."""
     generator = np.random.default_rng([seed, step])
-    pairs = int(round(2 * (config.largest / 2) ** generator.random()))
-    return make_texts(config, generator, config.batch, pairs, pairs, spread=True)
+    items = round(2 * (config.largest / 2) ** generator.random())
+    questions = min(items, config.questions)
+    return make_texts(config, generator, config.batch, items, questions, spread=True)
 
 
 class _State:
@@ -127,7 +151,8 @@ class _State:
 
     def take_step(self, step: int, texts: Texts) -> None:
         """Take one step of AdamW, and record statistics if it is their turn."""
-        rate = min(1.0, (step + 1) / WARM_UP) * max(0.05, 1 - step / self.config.steps)
+        falling = 2 * (1 - step / self.config.steps)
+        rate = min(1.0, (step + 1) / WARM_UP, max(0.05, falling))
         for group in self.optimizer.param_groups:
             group["lr"] = rate * self.config.learning_rate
         sample, rest = divmod(step, self.config.sample_every)
@@ -148,7 +173,7 @@ class _State:
 
     def _loss(self, texts: Texts) -> torch.Tensor:
         logits = value_logits(self.model, self.config, texts)
-        return F.cross_entropy(logits.flatten(0, 1), texts.values.flatten())
+        return functional.cross_entropy(logits.flatten(0, 1), texts.values.flatten())
 
     def save(self, every: float = 0.0) -> None:
         """Write the checkpoint."""
