@@ -67,13 +67,16 @@ def training_seconds(result: Result) -> float | None:
 def time_taken(result: Result) -> str:
     """Format how long a result took, and its trainings."""
     whole, trained = duration(result.provenance.seconds), training_seconds(result)
-    return whole if trained is None else f"{whole}; trainings {duration(trained)} of a core"
+    if trained is None:
+        return whole
+    return f"{whole}, after {duration(trained)} of training on one core"
 
 
 def version(origin: Provenance) -> str:
     """Format the version and the commit that made a result."""
-    commit, mark, _ = (origin.commit or "no commit").partition("+changes")
-    return f"{origin.sharpmax} at {commit[:9]}" + (" and changes" if mark else "")
+    commit, mark, _ = (origin.commit or "unknown").partition("+changes")
+    changes = " with uncommitted changes" if mark else ""
+    return f"sharpmax {origin.sharpmax}, commit {commit[:9]}{changes}"
 
 
 def command(claim: Claim, origin: Provenance | None) -> str:
@@ -83,6 +86,18 @@ def command(claim: Claim, origin: Provenance | None) -> str:
     program = origin.command.partition(" ")[0]
     ours = (Path(__file__).parents[1] / "benchmarks" / program).exists()
     return f"python benchmarks/{origin.command}" if ours else origin.command
+
+
+def wrap(command: str, width: int = 84) -> str:
+    """Break a long command before its options, so that it can still be pasted into a shell."""
+    first, *options = re.split(r" (?=--)", command)
+    lines = [first]
+    for option in options:
+        if len(lines[-1]) + len(option) < width:
+            lines[-1] += f" {option}"
+        else:
+            lines.append(f"  {option}")
+    return " \\\n".join(lines)
 
 
 def number(claim: Claim, results: Results) -> str:
@@ -130,9 +145,9 @@ def made_by(file: str, results: Results) -> str:
         text = f"[Result](../results/{file})"
         outdated = all(number(claim, results) == AGAIN for claim in claims)
         if isinstance(result, Result) and origin is not None and not outdated:
-            text += f", made by {version(origin)} in {time_taken(result)}"
+            text += f", made in {time_taken(result)} ({version(origin)})"
         text += ":"
-    return f"#### {file}\n\n{text}\n\n```text\n{command(claims[0], origin)}\n```"
+    return f"#### {file}\n\n{text}\n\n```text\n{wrap(command(claims[0], origin))}\n```"
 
 
 def whole(results: Results) -> str:

@@ -96,8 +96,17 @@ def test_the_command_and_the_time_are_those_of_the_result():
     origin = {"command": "sharpmax reproduce figure5 --out x", "seconds": 7200}
     changed = figure.model_copy(update={"provenance": figure.provenance.model_copy(update=origin)})
     found = made_by(Changed(figure5=changed), "figure5.json")
-    assert " in 2.0 h:" in found
+    assert ", made in 2.0 h (sharpmax " in found
     assert found.endswith("```text\nsharpmax reproduce figure5 --out x\n")
+
+
+def test_a_long_command_is_broken_before_options():
+    command = "sharpmax evaluate smollm2" + " --policy constant:1.2@10-19" * 8
+    lines = claims.wrap(command).split(" \\\n")
+    assert len(lines) > 1
+    assert max(len(line) for line in lines) <= 84
+    assert " ".join(line.strip() for line in lines) == command
+    assert claims.wrap("sharpmax demo") == "sharpmax demo"
 
 
 def test_every_row_leads_to_its_command():
@@ -127,7 +136,7 @@ def test_a_missing_result_is_not_run_yet_until_it_is_there():
     assert f"{labels['softmax']} 30.0 ± 14.1 %;" in there
     assert f"{labels['adaptive']} 60.0 ± 14.1 %, better in 8 of 8 and worse in 0" in there
     assert f"{labels['inference']} 10.0 ± 0.0 %, better in 0 of 8 and worse in 8" in there
-    assert "trainings 1.0 h of a core" in made_by(results, "tuned/figure8.json")
+    assert ", after 1.0 h of training on one core (" in made_by(results, "tuned/figure8.json")
 
 
 def test_an_algorithm_by_size_leaves_out_answers_that_cannot_be_expected():
