@@ -69,7 +69,7 @@ def time_taken(result: Result) -> str:
     whole, trained = duration(result.provenance.seconds), training_seconds(result)
     if trained is None:
         return whole
-    return f"{whole}, after {duration(trained)} of training on one core"
+    return f"{whole}; training took {duration(trained)} of one core"
 
 
 def version(origin: Provenance) -> str:

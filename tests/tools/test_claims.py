@@ -136,7 +136,7 @@ def test_a_missing_result_is_not_run_yet_until_it_is_there():
     assert f"{labels['softmax']} 30.0 ± 14.1 %;" in there
     assert f"{labels['adaptive']} 60.0 ± 14.1 %, better in 8 of 8 and worse in 0" in there
     assert f"{labels['inference']} 10.0 ± 0.0 %, better in 0 of 8 and worse in 8" in there
-    assert ", after 1.0 h of training on one core (" in made_by(results, "tuned/figure8.json")
+    assert "; training took 1.0 h of one core (" in made_by(results, "tuned/figure8.json")
 
 
 def test_an_algorithm_by_size_leaves_out_answers_that_cannot_be_expected():
