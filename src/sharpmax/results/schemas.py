@@ -61,6 +61,19 @@ class Layer(Schema):
     window: int | None = None
 
 
+class TokenText(Schema):
+    """The texts of some tokens of an input, and their positions."""
+
+    positions: list[int]
+    pieces: list[str]
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if len(self.positions) != len(self.pieces):
+            raise ValueError("the tokens' positions and texts differ in number")
+        return self
+
+
 class Scan(ModelInfo):
     """`scan`: statistics per head over inputs of growing length; the arrays hold most of them."""
 
@@ -76,6 +89,7 @@ class Scan(ModelInfo):
     slopes: list[Gaps]
     seconds: Numbers
     rules: dict[str, str]
+    texts: list[TokenText] = []
 
 
 class Interval(Schema):

@@ -102,6 +102,50 @@ def test_equals_the_statistics_of_eager_matrices(name):
             )
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_strongest_tokens_are_those_of_eager_matrices(name):
+    """With windows, softcaps, several query heads per key head, and without a causal mask."""
+    model = build(name)
+    found = shf.scan(model, TOKENIZER, [5, 11], "max")
+    assert found.measurements["texts"][0]["pieces"][:4] == list("What")
+    model.set_attn_implementation("eager")
+    for place, length in enumerate(found.lengths):
+        prompt = _prompt(length)
+        with torch.no_grad():
+            matrices = model(torch.tensor([prompt]), output_attentions=True).attentions
+        weights = np.stack([matrix[0, :, -1].double().numpy() for matrix in matrices])
+        index = found.arrays["strongest"][place]
+        kept = found.arrays["strongest_weight"][place]
+        assert index.shape == (3, 4, 8)
+        np.testing.assert_allclose(kept, -np.sort(-weights, -1)[..., :8], atol=1e-4)
+        np.testing.assert_allclose(np.take_along_axis(weights, index, -1), kept, atol=1e-4)
+
+
+def test_a_policy_shows_in_the_strongest_tokens():
+    plain = shf.scan(build("llama"), TOKENIZER, [11], "max")
+    sharp = shf.scan(build("llama"), TOKENIZER, [11], "max", layers=[0], policy=sx.Constant(2.0))
+    weights, sharper = (
+        plain.arrays["strongest_weight"][0, 0],
+        sharp.arrays["strongest_weight"][0, 0],
+    )
+    assert (sharper[:, 0] > weights[:, 0]).all()
+    np.testing.assert_array_equal(
+        sharp.arrays["strongest"][0, 0, :, 0], plain.arrays["strongest"][0, 0, :, 0]
+    )
+
+
+def test_a_head_that_sees_few_tokens_has_few_strongest():
+    """A window of three tokens: the rest is -1 with weight 0."""
+    model = MistralForCausalLM(MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=3))
+    found = shf.scan(model.eval(), TOKENIZER, [5], "max")
+    index, weights = found.arrays["strongest"][0], found.arrays["strongest_weight"][0]
+    tokens = found.tokens[0]
+    assert (index[..., :3] >= tokens - 3).all()
+    assert (index[..., 3:] == -1).all()
+    assert (weights[..., 3:] == 0).all()
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+
+
 def _prompt(length, seed=0):
     numbers = np.random.default_rng(seed).integers(0, 1000, size=length)
     text = ", ".join(map(str, numbers))

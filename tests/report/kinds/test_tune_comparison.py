@@ -23,7 +23,7 @@ def test_the_first_sentence_says_what_tuning_gains():
         "88.0 % (mean of 3 seeds: 86.0 to 90.0 %). Of the same questions, 70.0 % with LoRA, rank 8 "
         "are answered correctly."
     )
-    assert "does harm: fewer answers are right with paper's polynomial." in text
+    assert "does harm: fewer answers are right with adaptive temperature." in text
     assert "nats per token change by +0.40 % with tune, seed 1 and +2.00 % with LoRA" in text
     assert "gives the same bits as the plain one in 100\N{NO-BREAK SPACE}% of items" in text
     assert "rank correlation of their rates is 0.81 to 0.92" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -20,7 +21,7 @@ from sharpmax.policies import Policy
 from sharpmax.policy_names import make_policy, policy_title
 from sharpmax.report.blocks import Axis, Chart, Column, Frames, Line, Rule, Table
 from sharpmax.report.numbers import percent
-from sharpmax.report.palette import METHODS
+from sharpmax.report.palette import METHODS, Look
 from sharpmax.report.renderers.html import fragment
 
 SIZES = [2**power for power in range(4, 15)]
@@ -92,12 +93,13 @@ def _off_note(title: str, outcome: Outcome) -> list[str]:
 def _accuracy_curve(seed: int, items: int, policy: Policy, title: str) -> Chart:
     """Draw the share of right answers over the sizes up to this one, on fixed axes."""
     sizes = [size for size in SIZES if size <= items]
+    methods: list[tuple[Look, Any]] = [
+        (METHODS["softmax"], None),
+        (replace(METHODS["adaptive-temperature"], name=title), policy),
+    ]
     lines = [
         Line.of(look, sizes, [100 * measure_accuracy(seed, size, one) for size in sizes])
-        for look, one in (
-            (METHODS["softmax"], None),
-            (replace(METHODS["adaptive-temperature"], name=title), policy),
-        )
+        for look, one in methods
     ]
     return Chart(
         "Right answers as sets grow",

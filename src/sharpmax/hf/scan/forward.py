@@ -51,6 +51,9 @@ STATISTICS = (
     "spread",
 )
 
+STRONGEST = 8
+"""Tokens that are kept per head: those with the largest weights at the last position."""
+
 FORWARD_OPTIONS = {"use_cache": False, "logits_to_keep": 1}
 """Options of a pass, for models that have them."""
 
@@ -107,12 +110,15 @@ class PassStatistics:
 class _LayerStatistics:
     """Statistics by name of one layer, [head]: at the last position, and the mean over positions.
 
-    `count` is the number of tokens that the last position sees.
+    `count` is the number of tokens that the last position sees. `strongest` has the positions of
+    the tokens with the largest weights there, and `strongest_weight` these weights, [head, token].
     """
 
     last: dict[str, np.ndarray]
     mean: dict[str, np.ndarray]
     count: Int[np.ndarray, " head"]
+    strongest: Int[np.ndarray, "head token"]
+    strongest_weight: Float[np.ndarray, "head token"]
 
     def gather(self, share: HeadShare, heads: list[int] | None) -> _LayerStatistics:
         """Return the statistics of some heads, of which each process measured its own."""
@@ -120,7 +126,10 @@ class _LayerStatistics:
         return _LayerStatistics(
             {name: gather_heads(row, share)[selected] for name, row in self.last.items()},
             {name: gather_heads(row, share)[selected] for name, row in self.mean.items()},
-            gather_heads(self.count, share)[selected],
+            *(
+                gather_heads(rows, share)[selected]
+                for rows in (self.count, self.strongest, self.strongest_weight)
+            ),
         )
 
 
@@ -208,12 +217,19 @@ def _join_layers(
         for which in ("last", "mean")
     }
     arrays["last_count"] = np.zeros(shape, np.int64)
+    # -1 where a head sees fewer tokens.
+    arrays["strongest"] = np.full((*shape, STRONGEST), -1, np.int32)
+    arrays["strongest_weight"] = np.zeros((*shape, STRONGEST), np.float32)
     for row, layer in enumerate(selection.layers):
         statistics = measured[layer.index]
         for which, values in (("last", statistics.last), ("mean", statistics.mean)):
             for name, by_head in values.items():
                 arrays[f"{which}_{name}"][row, : len(by_head)] = by_head
-        arrays["last_count"][row, : len(statistics.count)] = statistics.count
+        heads = len(statistics.count)
+        arrays["last_count"][row, :heads] = statistics.count
+        kept = statistics.strongest.shape[1]
+        arrays["strongest"][row, :heads, :kept] = statistics.strongest
+        arrays["strongest_weight"][row, :heads, :kept] = statistics.strongest_weight
     return arrays
 
 
@@ -285,10 +301,14 @@ def _summarise(stats: AttentionStats, arguments: dict[str, Any]) -> _LayerStatis
         learned = arguments["sinks"].to(log_sum_exp.dtype)[:, None]
         rows["learned_sink"] = torch.sigmoid(learned - log_sum_exp)
     numbers = {name: row[0].double().cpu().numpy() for name, row in rows.items()}
+    weights = (_logits_of_last(arguments) - log_sum_exp[..., -1, None]).exp().clamp(max=1.0)[0]
+    strongest = torch.where(weights.isnan(), 0.0, weights).topk(min(STRONGEST, weights.shape[-1]))
     return _LayerStatistics(
         last={name: row[:, -1] for name, row in numbers.items()},
         mean={name: _mean_over_positions(row) for name, row in numbers.items()},
         count=count[0, :, -1].cpu().numpy(),
+        strongest=torch.where(strongest.values > 0, strongest.indices, -1).cpu().numpy(),
+        strongest_weight=strongest.values.float().cpu().numpy(),
     )
 
 
@@ -310,6 +330,31 @@ def _first_logit(arguments: dict[str, Any]) -> Float[Tensor, "batch heads query"
         logit = (logit + mask[..., 0]).masked_fill(hidden, -torch.inf)
     if window is not None:
         logit[..., window:] = -torch.inf
+    return logit
+
+
+def _logits_of_last(arguments: dict[str, Any]) -> Float[Tensor, "batch heads key"]:
+    """Return the logits of the last query for all keys; -inf where they are hidden."""
+    query, key = arguments["query"][:, :, -1], arguments["key"]
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    scale = arguments["scale"] if arguments["scale"] is not None else query.shape[-1] ** -0.5
+    group = query.shape[1] // key.shape[1]
+    by_group = query.to(dtype).unflatten(1, (key.shape[1], group))
+    # Not as a matrix product, which autocast would compute in half precision.
+    logit = torch.stack(
+        [(key.to(dtype) * by_group[:, :, head, None]).sum(-1) for head in range(group)], dim=2
+    ).flatten(1, 2)
+    logit = scale * logit
+    if arguments["softcap"] is not None:
+        logit = arguments["softcap"] * torch.tanh(logit / arguments["softcap"])
+    mask, window = arguments.get("attn_mask"), arguments.get("window")
+    if mask is not None and mask.dtype == torch.bool:
+        logit = logit.masked_fill(~mask[..., -1, :], -torch.inf)
+    elif mask is not None:
+        last = mask[..., -1, :]
+        logit = (logit + last).masked_fill(last <= torch.finfo(mask.dtype).min, -torch.inf)
+    if window is not None and window < logit.shape[-1]:
+        logit[..., :-window] = -torch.inf
     return logit
 
 

@@ -22,6 +22,7 @@ from sharpmax.hf.progress import Progress, ProgressCallback
 from sharpmax.hf.scan import forward
 from sharpmax.hf.scan.forward import PassStatistics, Selection
 from sharpmax.hf.scan.prompts import PromptFunction, choose_prompt, make_inputs
+from sharpmax.hf.scan.tokens import describe_tokens
 from sharpmax.policies import Policy
 from sharpmax.results import Result, Stopwatch
 
@@ -50,8 +51,10 @@ class Scan(Result):
     """Attention statistics per head over growing inputs, as `scan` measures them.
 
     The properties give arrays [length, layer, head] at the last position of each input. `arrays`
-    also holds means over positions, as `mean_entropy` and so on. Where a layer has fewer heads than
-    others, its rows end in NaN.
+    also holds means over positions, as `mean_entropy` and so on, and the positions and weights of
+    the tokens that each head looks at most from the last position, as `strongest` and
+    `strongest_weight` [length, layer, head, token]. Where a layer has fewer heads than others, its
+    rows end in NaN.
     """
 
     kind: Literal["scan"] = "scan"
@@ -209,7 +212,8 @@ def scan(
                 _save_pass(checkpoint, length, passes[length])
         if steps is not None:
             steps.finish_step()
-    return _make_result(config, selection, inputs, [passes[length] for length in inputs], watch)
+    measured = [passes[length] for length in inputs]
+    return _make_result(config, selection, tokenizer, inputs, measured, watch)
 
 
 def _open_checkpoint(
@@ -243,6 +247,7 @@ def _save_pass(checkpoint: Checkpoint, length: int, statistics: PassStatistics) 
 def _make_result(
     config: dict[str, Any],
     selection: Selection,
+    tokenizer: Any,
     inputs: dict[int, list[int]],
     passes: list[PassStatistics],
     watch: Stopwatch,
@@ -281,6 +286,10 @@ def _make_result(
             ],
             "seconds": [round(statistics.seconds, 3) for statistics in passes],
             "rules": LABELS,
+            "texts": [
+                describe_tokens(tokenizer, prompt, statistics.arrays["strongest"])
+                for prompt, statistics in zip(inputs.values(), passes, strict=True)
+            ],
         },
         provenance=watch.provenance(),
     )

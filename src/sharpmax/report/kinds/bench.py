@@ -276,7 +276,7 @@ def describe_generate(result: Result) -> Content:
             "At the longest prompt, generating with the calibration takes "
             f"{ratios[-1].partition(' ')[0]} times as long as without.",
             [OTHER_MACHINES],
-            command="sharpmax export MODEL tuned.json",
+            command="sharpmax export MODEL --calibration tuned.json",
         ),
         blocks=[Table("By the length of the prompt", columns, rows)],
     )

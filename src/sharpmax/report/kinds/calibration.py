@@ -127,7 +127,7 @@ def _tuned_verdict(calibration: Calibration) -> Verdict:
         else "Leave the model as it is: the calibration does not help on fresh prompts.",
         details,
         command="sharpmax evaluate MODEL --policy tuned.json\n"
-        "sharpmax export MODEL tuned.json  # once it has helped on your task"
+        "sharpmax export MODEL --calibration tuned.json  # once it has helped on your task"
         if better
         else "sharpmax diagnose MODEL",
     )
