@@ -176,3 +176,49 @@ BAD = [
 def test_bad_input_gets_one_clear_sentence(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@given(
+    LOGITS.filter(lambda logits: logits.size > 1),
+    st.integers(0, 2**32 - 1),
+    st.floats(0.1, 5),
+    st.floats(1e-6, 0.9),
+)
+def test_an_exchanged_item_changes_no_output_by_more_than_allowed(logits, seed, temperature, share):
+    generator = np.random.default_rng(seed)
+    values = generator.standard_normal((logits.size + 1, 3))
+    spread, diameter = float(np.ptp(logits)), np.linalg.norm(values[:, None] - values, axis=2).max()
+    other = logits.copy()
+    other[0] = generator.uniform(logits.min(), logits.max())
+    before = sx.softmax(logits, temperature=temperature) @ values[1:]
+    after = sx.softmax(other, temperature=temperature) @ np.vstack([values[:1], values[2:]])
+    top = theory.weight_bounds(logits.size, spread, temperature)[1]
+    change = np.linalg.norm(after - before)
+    assert change <= top * diameter * (1 + 1e-9) + 1e-12
+    if logits.size >= theory.items_until_ignored(spread, diameter, share * diameter, temperature):
+        assert change < share * diameter * (1 + 1e-9) + 1e-12
+
+
+@given(st.integers(2, 300), st.floats(0, 12))
+def test_the_change_is_attained(count, spread):
+    """One item at the top of the logits; its value leaves the others' mean by the diameter."""
+    logits = np.append(spread, np.zeros(count - 1))
+    values = np.append(1.0, np.zeros(count - 1))
+    change = sx.softmax(logits) @ values  # the item exchanged for one like the others gives 0
+    bound = theory.weight_bounds(count, spread)[1]
+    assert change == pytest.approx(bound, rel=1e-9)
+    items = theory.items_until_ignored(spread, 1.0, change * (1 + 1e-6))
+    assert items <= count < theory.items_until_ignored(spread, 1.0, change * (1 - 1e-6))
+
+
+def test_when_items_are_ignored(lib: Library):
+    assert theory.items_until_ignored(5.0, 2.0, 0.2) == theory.items_until_dispersed(5.0, 0.1)
+    assert theory.items_until_ignored(5.0, 2.0, 2.0) == 1.0  # never seen at all
+    assert theory.items_until_ignored(800.0, 1.0, 1e-7) == math.inf
+    items = theory.items_until_ignored(lib.array([5.0, 1.0]), 2.0, lib.array([0.2, 3.0]))
+    assert lib.numpy(items).tolist() == [theory.items_until_dispersed(5.0, 0.1), 1.0]
+    assert np.isnan(lib.numpy(theory.items_until_ignored(lib.array([5.0]), lib.array([0.0]), 1.0)))
+    with pytest.raises(ValueError, match="diameter"):
+        theory.items_until_ignored(5.0, 0.0, 0.1)
+    with pytest.raises(ValueError, match="resolution"):
+        theory.items_until_ignored(5.0, 1.0, -0.1)

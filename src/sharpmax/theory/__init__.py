@@ -5,6 +5,7 @@ Each takes plain numbers or arrays of any library, broadcast together.
 
 from sharpmax.theory.dispersion import (
     items_until_dispersed,
+    items_until_ignored,
     minimum_entropy,
     paper_items_until_dispersed,
     paper_weight_bounds,
@@ -16,6 +17,7 @@ from sharpmax.theory.temperature import entropy_derivative
 __all__ = [
     "entropy_derivative",
     "items_until_dispersed",
+    "items_until_ignored",
     "minimum_entropy",
     "paper_items_until_dispersed",
     "paper_weight_bounds",

@@ -122,6 +122,54 @@ def paper_items_until_dispersed(
     return _array.from_floating(_scaled_exp(ratio, 1 / epsilon, xp), number)
 
 
+def items_until_ignored(
+    spread: Numbers, diameter: Numbers, resolution: Numbers, temperature: Numbers = 1.0
+) -> Any:
+    """Compute the number of items from which no single item can change the output of a head.
+
+    The corollary "dispersion induces reasoning failures" (arXiv 2410.01104): once two sets that
+    differ in their largest item give the same output up to the precision of the machine, every
+    continuous classifier behind the head answers both alike, and one of the answers is wrong.
+
+    Exchange one item for another and keep the n - 1 others, whose weighted mean is m. The outputs
+    are (1 - a) m + a v before and (1 - b) m + b w after, so they differ by
+
+        a (v - m) - b (w - m),   0 <= a, b <= 1 / (1 + (n - 1) exp(-d / temperature)) = top(n).
+
+    A norm is convex in (a, b), so its maximum is at a corner, where it is at most top(n) times the
+    diameter of the values: |v - m|, |w - m| and |v - w| are all at most that. Equality is possible.
+    The output is therefore the same up to `resolution` from `items_until_dispersed(spread,
+    resolution / diameter)` items on.
+
+    Args:
+        spread: largest minus smallest logit d, at least 0.
+        diameter: largest distance between the values of two items, above 0.
+        resolution: the difference between outputs that the machine no longer sees, above 0; for a
+            floating-point type its machine epsilon times the size of the output.
+        temperature: temperature of the softmax.
+
+    Returns:
+        The number of items as a float or an array, inf beyond the range of floats; 1 where the
+        resolution is at least the diameter, so that items never count.
+
+    Raises:
+        ValueError: if a plain number is outside its domain.
+
+    Examples:
+        >>> sharpmax.theory.items_until_ignored(spread=8.0, diameter=2.0, resolution=2**-7)
+    """
+    for name, value in (("diameter", diameter), ("resolution", resolution)):
+        if _array.is_number(value):
+            _array.positive_number(name, value)
+    xp, (ratio, diameter, resolution), number = _check_ratio(
+        spread, temperature, diameter=diameter, resolution=resolution
+    )
+    share = xp.where(diameter > 0, resolution, math.nan) / diameter
+    one = xp.ones_like(share)
+    items = items_until_dispersed(ratio, xp.where(share >= 1, one, share))
+    return _array.from_floating(xp.where(share >= 1, one, items), number)
+
+
 def minimum_entropy(count: Numbers, spread: Numbers, temperature: Numbers = 1.0) -> Any:
     """Compute the smallest entropy, in nats, of a softmax whose logits differ by at most `spread`.
 

@@ -28,6 +28,7 @@ import sharpmax as sx
 import sharpmax.hf as shf
 from hf.small import VOCABULARY, assert_nothing_is_patched, count_passes, llama, tokenizer
 from sharpmax import UserError
+from sharpmax.hf.bos import prepare_tokenizer
 from sharpmax.hf.patch import masks
 from sharpmax.hf.scan import forward
 from sharpmax.hf.scan.scan import entropy_slopes, label_head
@@ -241,6 +242,7 @@ class _Largest(torch.utils._python_dispatch.TorchDispatchMode):
 def test_the_output_layer_is_not_computed():
     """Its logits would take tokens times vocabulary numbers."""
     model, computed = llama(), []
+    prepare_tokenizer(model, TOKENIZER)  # which asks the model what it predicts
     model.lm_head.register_forward_hook(lambda *_: computed.append(1))
     shf.scan(model, TOKENIZER, [5])
     assert computed == []

@@ -74,6 +74,11 @@ EXPERIMENTS = {
         "Figure 2 without and with adaptive temperature",
         config={"methods": ("baseline", "adaptive")},
     ),
+    "corollary": Experiment(
+        "max_retrieval.corollary",
+        "from how many items on the answer of a head cannot depend on the highest, and chance",
+        options=("processes",),
+    ),
     "tune-comparison": Experiment(
         "tune_comparison.experiment",
         "`sharpmax tune` against policies, calibrate and LoRA on the same questions; many hours",
