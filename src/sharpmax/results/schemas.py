@@ -8,7 +8,7 @@ files, also where the code has another word for them: an "arm" is a condition.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -807,3 +807,63 @@ SCHEMAS: dict[str, type[Schema]] = {
     "unknowns": Unknowns,
 }
 """By kind of result."""
+
+
+class TrainingAlarm(Schema):
+    """The first sample in which a head crossed a limit: `logits` or `entropy`."""
+
+    kind: Literal["logits", "entropy"]
+    step: int
+    layer: int
+    head: int
+    value: float
+
+
+class TrainingStatistics(ModelInfo):
+    """`training-statistics`: attention statistics of a training; the arrays hold most of them."""
+
+    layers: list[str]
+    heads: list[int]
+    every: int
+    rows: int
+    sequences: int
+    max_logit: float
+    min_entropy: float
+    steps: list[int]
+    alarms: list[TrainingAlarm]
+
+
+class TrainedNormaliser(Schema):
+    """One condition and seed of `train-normalisers`; sharpness only where nothing is added."""
+
+    condition: str
+    seed: int
+    accuracy: Numbers
+    nats: Numbers
+    largest_weight: Numbers | None
+    final_loss: float
+    seconds: float
+
+
+class TrainNormalisers(Schema):
+    """`train-normalisers`: small models trained with normalisers, tested beyond training."""
+
+    seeds: list[int]
+    layers: int
+    hidden: int
+    heads: int
+    largest: int
+    steps: int
+    batch: int
+    texts: int
+    questions: int
+    sizes: list[int]
+    tune_sizes: list[int]
+    summaries: dict[str, str]
+    rows: list[TrainedNormaliser]
+    sampled_steps: list[int]
+    statistics: list[str]
+
+    def of_condition(self, name: str) -> list[TrainedNormaliser]:
+        """Return the rows of a condition, one per seed."""
+        return [row for row in self.rows if row.condition == name]

@@ -198,6 +198,6 @@ class _Work:
 
 def _learned_values(model: PreTrainedModel) -> dict[str, list[list[float]]]:
     """Return the learned fields of the normaliser of each layer."""
-    heads = [getattr(layer.module, SUBMODULE, None) for layer in attention_layers(model)]
+    heads: list[Any] = [getattr(layer.module, SUBMODULE, None) for layer in attention_layers(model)]
     names = () if heads[0] is None else heads[0].learned
     return {name: [head.fields()[name].tolist() for head in heads] for name in names}

@@ -21,6 +21,7 @@ from sharpmax.hf.model_info import (
 )
 from sharpmax.hf.patch.layers import Layer, attention_layers
 from sharpmax.hf.patch.parallel import require_whole_weights
+from sharpmax.hf.patch.parity import require_softmax
 from sharpmax.hf.patch.wrappers import count_parameters, unwrap_model
 from sharpmax.hf.scan.scan import Scan
 from sharpmax.results import Result, Stopwatch
@@ -123,6 +124,7 @@ def certify(
         >>> certificate.spread_bound[0, 3], certificate.log10_items(0.1)[0, 3]
     """
     model = unwrap_model(model)
+    require_softmax(model)
     require_whole_weights(model, "certify")
     watch = Stopwatch()
     layers = attention_layers(model)

@@ -34,6 +34,7 @@ from sharpmax.hf.loading.placement import (
 from sharpmax.hf.loading.quantisers import require_quantiser
 from sharpmax.hf.patch.parallel import group_of
 from sharpmax.hf.quiet import quiet_transformers
+from sharpmax.hf.train.normaliser import RECORD, normalised_class
 
 __all__ = ["DEFAULT", "Loaded", "cache_folder", "load"]
 
@@ -281,8 +282,11 @@ def _load_source(
 def _choose_class(config: Any) -> Any:
     """Return the class with the language model's head if there is one.
 
-    An encoder-decoder is loaded whole, without a head.
+    An encoder-decoder is loaded whole, without a head. A model that was saved with a normaliser has
+    the class that was saved.
     """
+    if getattr(config, RECORD, None) is not None:
+        return normalised_class(config)
     if getattr(config, "is_encoder_decoder", False):
         return AutoModel
     architectures = getattr(config, "architectures", None)

@@ -11,11 +11,13 @@ from transformers import PreTrainedModel
 
 from sharpmax._errors import UserError
 from sharpmax.hf.patch import attention
+from sharpmax.hf.patch.attention import NORMALISED
 from sharpmax.hf.patch.context import observed_layers, patched_attention
 from sharpmax.hf.patch.layers import (
     attention_implementation,
     attention_layers,
     evaluation_mode,
+    find_configs,
 )
 from sharpmax.hf.patch.parallel import group_of
 from sharpmax.hf.patch.scope import PLAIN, Scope, entered
@@ -59,6 +61,7 @@ def require_support(model: PreTrainedModel) -> None:
     Raises:
         UserError: The answers differ, or the comparison is impossible. Names the architecture.
     """
+    require_softmax(model)
     group_of(model)
     # With this option eager attention stays causal in Gemma and Gemma 2, and others do not.
     unusual = getattr(model.config, "use_bidirectional_attention", None)
@@ -74,6 +77,19 @@ def require_support(model: PreTrainedModel) -> None:
             f"architectures, and {reason}: not supported"
         )
     _equal_eager.update(layer.module for layer in layers)
+
+
+def require_softmax(model: PreTrainedModel) -> None:
+    """Refuse a model whose layers have another normaliser, which would be replaced by softmax.
+
+    Raises:
+        UserError: `with_normaliser` changed the model.
+    """
+    if any(config._attn_implementation_internal == NORMALISED for config in find_configs(model)):
+        raise UserError(
+            f"{type(model).__name__} has a normaliser of its own (with_normaliser), and this is "
+            "defined for softmax: use a model with softmax"
+        )
 
 
 def find_difference(model: PreTrainedModel) -> str | None:

@@ -85,7 +85,7 @@ class HeadNormaliser(nn.Module):
             for name, value in self.fields().items()
         }
         normaliser = dataclasses.replace(self.normaliser, **by_head)  # type: ignore[type-var]
-        return normaliser(logits, where=where, axis=axis)  # type: ignore[no-any-return]
+        return normaliser(logits, where=where, axis=axis)
 
     def query_factor(
         self, count: Int[Tensor, "#batch #heads query"]

@@ -150,7 +150,7 @@ def _make_result(
 def _read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the first line and the samples of a file; a line that a kill has cut is left out."""
     try:
-        *lines, cut = path.read_text("utf-8").split("\n")
+        *lines, _ = path.read_text("utf-8").split("\n")
         config, *samples = [json.loads(line) for line in lines]
         if config["format"] != FORMAT or not all(set(STATISTICS) <= set(row) for row in samples):
             raise ValueError("not what StatisticsLog writes")
@@ -166,7 +166,7 @@ def _to_line(values: dict[str, Any]) -> str:
 
 
 def _to_lists(array: np.ndarray) -> list[list[float | None]]:
-    """Return numbers of a few digits, None for NaN; infinities are written as the largest number."""
+    """Return numbers of a few digits, None for NaN; an infinity becomes the largest number."""
     limit = np.finfo(np.float32).max
     return [
         [None if np.isnan(x) else float(f"{np.clip(x, -limit, limit):.{DIGITS}g}") for x in row]

@@ -61,7 +61,8 @@ def with_normaliser(
             be learned, or the architecture is not supported or has attention sinks.
 
     Examples:
-        >>> model = shf.with_normaliser(AutoModelForCausalLM.from_config(config), "scalable-softmax")
+        >>> model = AutoModelForCausalLM.from_config(config)
+        >>> shf.with_normaliser(model, "scalable-softmax")
         >>> Trainer(model, ...).train()
         >>> model.save_pretrained(folder)
         >>> model = shf.load_with_normaliser(folder)
@@ -112,7 +113,7 @@ def load_with_normaliser(folder: str | Path, **options: Any) -> PreTrainedModel:
             f"{folder} lacks {missing[0]}, a learned parameter of its normaliser: save the model "
             "with save_pretrained again"
         )
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 def normalised_class(config: Any) -> Any:
@@ -130,7 +131,7 @@ def normalised_class(config: Any) -> Any:
     record = _read_record(config)
     register_functions(NORMALISED, attend_normalised, make_mask)
 
-    def __init__(self: Any, config: Any, *arguments: Any, **options: Any) -> None:
+    def initialise(self: Any, config: Any, *arguments: Any, **options: Any) -> None:
         base.__init__(self, config, *arguments, **options)
         _install(self, record)
 
@@ -140,7 +141,7 @@ def normalised_class(config: Any) -> Any:
         model.__class__ = base
         return answer
 
-    members = {"__init__": __init__, "from_pretrained": classmethod(from_pretrained)}
+    members = {"__init__": initialise, "from_pretrained": classmethod(from_pretrained)}
     subclass: Any = type(base.__name__, (base,), {**members, "__module__": base.__module__})
     return subclass
 

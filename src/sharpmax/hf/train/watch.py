@@ -120,7 +120,7 @@ def _find_eager(module: nn.Module) -> Callable[..., Any]:
     for parent in type(module).__mro__:
         function = getattr(sys.modules.get(parent.__module__), "eager_attention_forward", None)
         if function is not None:
-            return function  # type: ignore[no-any-return]
+            return function
     raise UserError(
         f"the eager attention of {type(module).__name__} was not found: use "
         'attn_implementation="sdpa" while statistics are recorded'

@@ -27,6 +27,8 @@ from sharpmax.report.kinds import (
     scan,
     serving,
     table1,
+    train_normalisers,
+    training_statistics,
     tune_comparison,
     unknowns,
 )
@@ -55,6 +57,8 @@ KINDS: dict[str, Callable[[Result], Content]] = {
     "scan": scan.describe,
     "serving": serving.describe,
     "table1": table1.describe,
+    "train-normalisers": train_normalisers.describe,
+    "training-statistics": training_statistics.describe,
     "tune-comparison": tune_comparison.describe,
     "unknowns": unknowns.describe,
 }
