@@ -858,7 +858,6 @@ class TrainNormalisers(Schema):
     texts: int
     questions: int
     sizes: list[int]
-    tune_sizes: list[int]
     summaries: dict[str, str]
     rows: list[TrainedNormaliser]
     sampled_steps: list[int]

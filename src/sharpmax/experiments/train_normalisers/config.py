@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-TUNED = "softmax-tuned"
-PAPER_LATER = "softmax-paper"
-
 
 @dataclass(frozen=True)
 class Condition:
@@ -19,18 +16,29 @@ class Condition:
         learn: What of it is learned; None for its default.
         afterwards: What is applied to the trained model: nothing, the paper's polynomial in all
             heads, or what `tune` learns.
+        tune_sizes: Numbers of items of the prompts that `tune` learns from, if not those of the
+            config.
     """
 
     summary: str
     normaliser: str
     learn: tuple[str, ...] | None = None
     afterwards: Literal["nothing", "paper", "tune"] = "nothing"
+    tune_sizes: tuple[int, ...] = ()
 
 
 CONDITIONS: dict[str, Condition] = {
     "softmax": Condition("trained with softmax", "softmax"),
-    TUNED: Condition("the softmax model, then `sharpmax tune`", "softmax", afterwards="tune"),
-    PAPER_LATER: Condition(
+    "softmax-tuned": Condition(
+        "the softmax model, then `tune` on texts of 32 to 128 items", "softmax", afterwards="tune"
+    ),
+    "softmax-tuned-long": Condition(
+        "the softmax model, then `tune` on texts of 128 to 512 items",
+        "softmax",
+        afterwards="tune",
+        tune_sizes=(128, 256, 512),
+    ),
+    "softmax-paper": Condition(
         "the softmax model, then the paper's polynomial in all heads", "softmax", afterwards="paper"
     ),
     "scalable-softmax": Condition(
@@ -41,7 +49,7 @@ CONDITIONS: dict[str, Condition] = {
     ),
     "entmax": Condition("trained with 1.5-entmax", "entmax"),
 }
-"""By name. Three share the weights of the softmax model."""
+"""By name. Four share the weights of the softmax model."""
 
 
 @dataclass(frozen=True)

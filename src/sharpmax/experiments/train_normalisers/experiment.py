@@ -170,16 +170,17 @@ class _Work:
         self, name: str, model: PreTrainedModel, seed: int
     ) -> tuple[AbstractContextManager[Any], dict[str, Any]]:
         """Return the block in which a condition is tested, and what is learned in it."""
-        afterwards = CONDITIONS[name].afterwards
-        if afterwards == "nothing":
+        condition = CONDITIONS[name]
+        if condition.afterwards == "nothing":
             return nullcontext(), {"learned": _learned_values(model)}
-        if afterwards == "paper":
+        if condition.afterwards == "paper":
             return sharpen(model, PAPER), {}
         file = self.folder / f"{name}-{seed}.calibration.json"
         resume = self.folder / f"{name}-{seed}.json"
         if not file.exists():
             try:
-                calibration = tune_model(model, self.config, seed, resume)
+                sizes = condition.tune_sizes or self.config.tune_sizes
+                calibration = tune_model(model, self.config, sizes, seed, resume)
             except NothingToGain as reason:
                 return nullcontext(), {"nothing_to_gain": str(reason)}
             calibration.save(file)

@@ -83,9 +83,7 @@ def tune_model(model: PreTrainedModel, config: Config, seed: int, resume: Path) 
             tuple((first_value(config) + int(value),) for value in texts.values[0]),
         )
 
-    task = Task(
-        "items", "items", config.sizes, (), (), config.tune_sizes, 1, config.questions, make_prompt
-    )
+    task = Task("items", "items", config.sizes, (), (), sizes, 1, config.questions, make_prompt)
     # Never used with a weight of 0, but `tune` asks for some.
     unused = [" ".join(["0"] * 768)] * 5
     return tune(

@@ -14,7 +14,8 @@ from sharpmax.results import Result, schemas
 
 LOOKS = {
     "softmax": METHODS["softmax"],
-    "softmax-tuned": Look("softmax, then tune", "series-1"),
+    "softmax-tuned": Look("softmax, then tune on 32 to 128", "series-1", "dot"),
+    "softmax-tuned-long": Look("softmax, then tune on 128 to 512", "series-1"),
     "softmax-paper": Look("softmax, then adaptive temperature", "series-2", "dash"),
     "scalable-softmax": METHODS["scalable-softmax"],
     "adaptive-temperature": Look("trained with adaptive temperature", "series-2"),
@@ -137,8 +138,7 @@ def _table(run: schemas.TrainNormalisers) -> Table:
     text = f"Right answers in %: mean ± standard deviation over {plural(seeds, 'seed')}."
     if seeds == 1:
         text = "Right answers in %, one seed."
-    tuned = f"`tune` learned from texts of {join([f'{size:,}' for size in run.tune_sizes])} items."
-    return Table("Right answers by size", columns, rows, f"{text} {tuned}")
+    return Table("Right answers by size", columns, rows, text)
 
 
 def _trainings(run: schemas.TrainNormalisers) -> Table:
