@@ -64,8 +64,10 @@ class _Numbers:
         return "".join(" " for _ in tokens)
 
 
-def tune_model(model: PreTrainedModel, config: Config, seed: int, resume: Path) -> Calibration:
-    """Learn one rate per head with `sharpmax tune`, on texts longer than those of training.
+def tune_model(
+    model: PreTrainedModel, config: Config, sizes: tuple[int, ...], seed: int, resume: Path
+) -> Calibration:
+    """Learn one rate per head with `sharpmax tune`, on texts of these numbers of items.
 
     There is no ordinary text that such a model should predict as before, so nothing guards it.
     """
