@@ -73,7 +73,7 @@ _FIGURE3 = _figure(
     3,
     "entropy of a language model's first heads grows with the input",
     numbers.head_entropy,
-    "a straight line in log n for Gemma 2B; its values are not known to us",
+    "a straight line in log n for Gemma 2B, without known values",
     CONFIRMED,
 )
 
@@ -148,7 +148,7 @@ PAPERS = (
         6,
         "Figure 4's polynomial of the entropy is the best inverse temperature",
         numbers.fit,
-        f"{_COEFFICIENTS}; its error is not known to us",
+        f"{_COEFFICIENTS}, without a known error",
         CONFIRMED,
     ),
     _figure(
@@ -187,7 +187,7 @@ PAPERS = (
         CONFIRMED,
     ),
 )
-"""Figure 4 is code (`sharpmax.PAPER`); what Figure 9 shows is not known to us."""
+"""Figure 4 is code (`sharpmax.PAPER`), and we do not know what Figure 9 shows."""
 
 CLRS = "sharpmax clrs evaluate build/clrs/test --trained build/clrs/models"
 
