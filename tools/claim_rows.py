@@ -201,7 +201,7 @@ OURS = (
     ),
     Claim(
         "Which of the paper's unknown settings gives its Table 1",
-        "max_retrieval.md#what-is-not-known-tried",
+        "max_retrieval.md#the-papers-unknown-settings",
         "unknowns.json",
         "sharpmax reproduce unknowns",
         numbers.unknown_settings,
