@@ -117,7 +117,7 @@ $(VENV)/demo.done: $(VENV)/model.done pyproject.toml constraints.txt
 # dm-clrs without its dependencies: the generators of CLRS-Text do not use TensorFlow.
 $(VENV)/test.done: $(VENV)/model.done pyproject.toml constraints.txt
 	@echo "installing sharpmax and everything the tests need"
-	@$(INSTALL) --no-build-isolation --editable '.[app,cli,torch,triton,jax,cpu,hf,experiments,clrs,comparison,lm-eval,ray]' --group dev --group docs
+	@$(INSTALL) --no-build-isolation --editable '.[app,cli,torch,triton,jax,cpu,hf,experiments,clrs,comparison,lm-eval,ray,ruler]' --group dev --group docs
 	@$(INSTALL) --no-deps dm-clrs
 	@touch $@
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -31,8 +32,9 @@ Task: TypeAlias = Annotated[
     str,
     typer.Option(
         help="lookup: recall the code of one name among many. passkey: find a number hidden in "
-        "filler text. max: name the largest of a list of numbers (the paper's prompt).",
-        metavar="NAME",
+        "filler text. max: name the largest of a list of numbers (the paper's prompt). "
+        "niah_multikey_2, ruler_vt and so on: tasks of RULER. FILE.jsonl: your own questions.",
+        metavar="TASK",
     ),
 ]
 TuningSteps: TypeAlias = Annotated[
@@ -139,6 +141,11 @@ def parse_condition(text: str) -> tuple[str, Condition]:
         return Path(text).stem, Condition(Calibration.load(text))
     policy, at, layers = text.partition("@")
     return text, Condition(parse_policy(policy), parse_ranges("--policy", layers) if at else None)
+
+
+def task_file_name(task: str) -> str:
+    """Return what files about a task are named after: its name, or that of the user's file."""
+    return re.sub(r"[^\w-]+", "-", Path(task).stem) if task.endswith(".jsonl") else task
 
 
 def parse_max_memory(text: str | None) -> dict[int | str, int | str] | None:

@@ -55,7 +55,9 @@ class Cell:
     def file(self) -> Path:
         """The path of the result in the folder of the grid."""
         name = re.sub(r"[^\w.-]+", "-", Path(self.model).name).strip(".-") or "model"
-        parts = [self.verb if self.task is None else f"{self.verb}_{self.task}", f"seed{self.seed}"]
+        # A task may be the path of a file of questions.
+        task = "" if self.task is None else "_" + re.sub(r"\W+", "-", Path(self.task).stem)
+        parts = [f"{self.verb}{task}", f"seed{self.seed}"]
         return Path(name) / ("-".join(parts) + ".json")
 
 

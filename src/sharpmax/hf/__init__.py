@@ -20,6 +20,7 @@ from sharpmax.hf.certify.certify import Certificate, certify
 from sharpmax.hf.checkpoint import forget
 from sharpmax.hf.evaluate.conditions import Condition
 from sharpmax.hf.evaluate.evaluate import Evaluation, evaluate
+from sharpmax.hf.evaluate.own_data import read_questions
 from sharpmax.hf.export.checkpoint import export
 from sharpmax.hf.export.gguf import export_gguf
 from sharpmax.hf.loading.loader import load
@@ -82,6 +83,7 @@ __all__ = [
     "load_with_normaliser",
     "max_logits",
     "qk_clip",
+    "read_questions",
     "read_statistics",
     "register",
     "scan",

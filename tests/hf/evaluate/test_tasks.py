@@ -10,13 +10,13 @@ import pytest
 from hf.small import llama, tokenizer
 from sharpmax._errors import UserError
 from sharpmax.hf.evaluate.formats import HELD_OUT_FORMATS, NAMES, TUNING_FORMATS
+from sharpmax.hf.evaluate.resolve import resolve_task
 from sharpmax.hf.evaluate.tasks import (
     HELD_OUT_TASKS,
     TASKS,
     TUNING_TASKS,
     hash_prompts,
     make_prompts,
-    resolve_task,
 )
 
 

@@ -21,7 +21,8 @@ import sharpmax as sx
 import sharpmax.hf as shf
 from hf.small import random_tokens, tokenizer
 from sharpmax._errors import UserError
-from sharpmax.hf.evaluate.tasks import make_prompts, resolve_task
+from sharpmax.hf.evaluate.resolve import resolve_task
+from sharpmax.hf.evaluate.tasks import make_prompts
 from sharpmax.hf.model_info import weights_fingerprint
 from sharpmax.hf.tune.calibration import architecture_of
 from sharpmax.hf.tune.head_profiles import measure_benefits, measure_entropies

@@ -14,7 +14,8 @@ from hf.small import llama, random_tokens, tokenizer
 from sharpmax import Constant
 from sharpmax._errors import UserError
 from sharpmax.hf.evaluate.scoring import Scores, score_answers
-from sharpmax.hf.evaluate.tasks import TaskPrompt, make_prompts, resolve_task
+from sharpmax.hf.evaluate.resolve import resolve_task
+from sharpmax.hf.evaluate.tasks import TaskPrompt, make_prompts
 from sharpmax.hf.tune.head_profiles import measure_benefits, measure_entropies
 
 # sharpmax.hf.calibrate is the function, so the module needs an explicit import.
@@ -100,7 +101,7 @@ class Interrupt:
 
     def __init__(self, monkeypatch):
         self.passes, self.after = 0, None
-        for name in ("measure_benefits", "measure_entropies", "score_answers"):
+        for name in ("measure_benefits", "measure_entropies", "score_reference"):
             monkeypatch.setattr(module, name, self.counting(getattr(module, name)))
 
     def counting(self, function):
@@ -198,7 +199,7 @@ def test_the_smallest_rate_with_enough_gain_is_taken(monkeypatch):
     def score(model, tokenizer, prompt):
         return Scores(np.array([True]), np.array([next(rows) + next(offsets)]))
 
-    monkeypatch.setattr(module, "score_answers", score)
+    monkeypatch.setattr(module, "score_reference", score)
     calibration = calibrate(model_for("answers"))
     assert {head.rate for head in calibration.heads} == {0.2}  # a gain of 0.95 of at most 1
     assert calibration.method["log_probability_of_long"] == -5.0

@@ -80,7 +80,7 @@ def diagnose(
     # Imported late so that `sharpmax --help` does not wait for a framework.
     from sharpmax import report
     from sharpmax.hf import diagnose, forget
-    from sharpmax.hf.evaluate.tasks import resolve_task
+    from sharpmax.hf.evaluate.resolve import resolve_task
 
     resolve_task(task)
     stem = out / "diagnose"

@@ -25,6 +25,7 @@ EXTRAS = {
     "experiments": "train and evaluate the paper's experiments",
     "clrs": "CLRS-Text: generate, train and evaluate",
     "comparison": "tuning compared with LoRA",
+    "ruler": "the tasks of RULER",
     "lm-eval": "sharpened models in the lm-evaluation-harness",
     "report": "the interactive HTML report",
     "app": "the explorer",

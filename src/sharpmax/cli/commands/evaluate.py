@@ -24,6 +24,7 @@ from sharpmax.cli.options import (
     load_model,
     parse_condition,
     parse_length_option,
+    task_file_name,
 )
 from sharpmax.cli.output import claim_files, print_written, result_files, save_result
 from sharpmax.cli.processes import is_first_process, join_processes
@@ -90,10 +91,10 @@ def evaluate(
     # Imported late so that `sharpmax --help` does not wait for a framework.
     from sharpmax import report
     from sharpmax.hf import evaluate, forget
-    from sharpmax.hf.evaluate.tasks import resolve_task
+    from sharpmax.hf.evaluate.resolve import resolve_task
 
     resolve_task(task)
-    stem = out / f"evaluate_{task}"
+    stem = out / f"evaluate_{task_file_name(task)}"
     with claim_files(result_files(stem), overwrite) as claim:
         selected_lengths = parse_length_option("--lengths", lengths)
         conditions = dict(parse_condition(text) for text in policy or ["paper"])

@@ -89,7 +89,7 @@ def evaluate(
     """
     # Imported late so that `sharpmax --help` does not wait for a framework.
     from sharpmax.experiments.grid import Cell
-    from sharpmax.hf.evaluate.tasks import resolve_task
+    from sharpmax.hf.evaluate.resolve import resolve_task
 
     tasks = task or ["lookup"]
     for name in tasks:
@@ -126,7 +126,7 @@ def tune(
     """
     # Imported late so that `sharpmax --help` does not wait for a framework.
     from sharpmax.experiments.grid import Cell
-    from sharpmax.hf.evaluate.tasks import resolve_task
+    from sharpmax.hf.evaluate.resolve import resolve_task
 
     for name in task or ():
         resolve_task(name)

@@ -111,7 +111,8 @@ def tune(
     with claim_files([path, page], overwrite) as claim:
         # Imported late so that `sharpmax --help` does not wait for a framework.
         from sharpmax import hf, report
-        from sharpmax.hf.evaluate.tasks import TUNING_TASKS, resolve_task
+        from sharpmax.hf.evaluate.resolve import resolve_task
+        from sharpmax.hf.evaluate.tasks import TUNING_TASKS
 
         for name in task or ():
             resolve_task(name)

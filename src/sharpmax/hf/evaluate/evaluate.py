@@ -17,15 +17,9 @@ from sharpmax.hf.bos import prepare_tokenizer
 from sharpmax.hf.checkpoint import SECONDS_BETWEEN_SAVES, Checkpoint
 from sharpmax.hf.evaluate import stats
 from sharpmax.hf.evaluate.conditions import PLAIN, Condition, make_conditions
+from sharpmax.hf.evaluate.resolve import AnyTask, resolve_task
 from sharpmax.hf.evaluate.scoring import require_language_model, score_answers
-from sharpmax.hf.evaluate.tasks import (
-    Task,
-    TaskPrompt,
-    UserTask,
-    hash_prompts,
-    make_prompts,
-    resolve_task,
-)
+from sharpmax.hf.evaluate.tasks import Task, TaskPrompt, hash_prompts, make_prompts
 from sharpmax.hf.model_info import describe_model, weights_fingerprint
 from sharpmax.hf.patch.layers import evaluation_mode
 from sharpmax.hf.patch.parallel import group_of
@@ -69,7 +63,11 @@ class Evaluation(Result):
 
     @property
     def right(self) -> Int[np.ndarray, "lengths conditions prompts questions"]:
-        """1 where greedy decoding writes the right answer, else 0."""
+        """1 where greedy decoding writes the right answer, else 0.
+
+        A task with several right answers to a question has one column for each. -1 where a length
+        has fewer prompts than others.
+        """
         return self.arrays["right"]
 
     @property
@@ -110,7 +108,7 @@ def _warn_renamed(old: str, new: str) -> None:
 def evaluate(
     model: PreTrainedModel,
     tokenizer: Any,
-    task: str | Task | UserTask = "lookup",
+    task: AnyTask = "lookup",
     policies: Mapping[str, Condition | Policy | Calibration | str | Path] | None = None,
     *,
     lengths: Sequence[int] | None = None,
@@ -134,7 +132,9 @@ def evaluate(
         tokenizer: Its tokenizer.
         task: `"lookup"` (the code of one name among many; lengths count names), `"passkey"` (a
             number hidden in filler; lengths count tokens), `"max"` (the largest of some numbers),
-            or a function `(length, generator) -> (text, answer)`.
+            a task of RULER such as `"niah_multikey_2"` (lengths count tokens), the path of a
+            `.jsonl` file of your own questions or a list of them (see `read_questions`), or a
+            function `(length, generator) -> (text, answer)`.
         policies: What to compare with the plain model, by name: policies, calibrations, paths of
             calibration files, or a `Condition` for some layers and heads. Default: the paper's
             policy.
@@ -178,13 +178,14 @@ def evaluate(
     tokenizer, bos_notes = prepare_tokenizer(model, tokenizer)
     lengths = task.lengths if lengths is None else lengths
     by_length = make_prompts(model, task, tokenizer, lengths, prompts, questions, seed)
+    _require_prompts(task, by_length)
     conditions = make_conditions(model, {"paper": PAPER} if policies is None else policies)
     config = {
         **describe_model(model, name, (*notes, *bos_notes)),
         "task": task.name,
         "unit": task.unit,
         "lengths": list(by_length),
-        "prompts": prompts,
+        "prompts": max(map(len, by_length.values())),
         "questions": questions,
         "seed": seed,
         "inputs_sha256": hash_prompts(by_length.values()),
@@ -199,6 +200,18 @@ def evaluate(
     )
     _score_conditions(model, tokenizer, by_length, conditions, checkpoint, progress, processes)
     return _make_result(config, checkpoint.arrays, by_length, watch)
+
+
+def _require_prompts(task: Task, by_length: dict[int, list[TaskPrompt]]) -> None:
+    """Refuse lengths of which the task has too few questions for a test."""
+    few = {length: len(prompts) for length, prompts in by_length.items()}
+    for length, number in few.items():
+        if number < stats.MIN_PROMPTS:
+            raise UserError(
+                f"{task.name} has {number} questions of length {length:,}: no outcome of a paired "
+                f"test is significant at the 5 % level with fewer than {stats.MIN_PROMPTS}; add "
+                "questions, or leave that length out"
+            )
 
 
 def _find_group(model: PreTrainedModel, processes: PartialState | None) -> ProcessGroup | None:
@@ -236,9 +249,9 @@ def _score_conditions(
         for number, prompt in enumerate(prompts)
     ]
     first, *_ = by_length.values()
-    shape = (len(by_length), len(conditions), len(first), len(first[0].questions))
-    right = checkpoint.array("right", shape, -1, np.int8)  # -1: not asked yet
-    log_probability = checkpoint.array("log_probability", shape, np.nan)
+    shape = (len(by_length), len(conditions), max(map(len, by_length.values())))
+    right = checkpoint.array("right", (*shape, first[0].parts), -1, np.int8)  # -1: not asked yet
+    log_probability = checkpoint.array("log_probability", (*shape, len(first[0].questions)), np.nan)
     for part in checkpoint.parts:
         _take_finished(checkpoint.arrays, part)
     if processes is not None:
@@ -265,7 +278,7 @@ def _score_conditions(
 
 def _take_finished(arrays: dict[str, np.ndarray], others: dict[str, np.ndarray]) -> None:
     """Copy the scores that another process has."""
-    finished = others["right"] >= 0
+    finished = (others["right"] >= 0).any(-1)
     for name, values in arrays.items():
         values[finished] = others[name][finished]
 
@@ -278,8 +291,14 @@ def _make_result(
 ) -> Evaluation:
     right, log_probability = arrays["right"] == 1, arrays["log_probability"]
     rows = [
-        _row(length, condition, right[index], log_probability[index], column)
-        for index, length in enumerate(by_length)
+        _row(
+            length,
+            condition,
+            right[index, :, : len(prompts)],
+            log_probability[index, :, : len(prompts)],
+            column,
+        )
+        for index, (length, prompts) in enumerate(by_length.items())
         for column, condition in enumerate(config["arms"])
     ]
     compared = [row for row in rows if row["arm"] != PLAIN]

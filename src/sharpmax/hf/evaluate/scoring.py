@@ -1,9 +1,14 @@
-"""Score a model's answers to the questions of a prompt: two forward passes, no generation."""
+"""Score a model's answers to the questions of a prompt.
+
+Where an answer must be written token by token as expected, two forward passes tell so without
+generating. A prompt with a `Marking` lets the model write, and marks the text.
+"""
 
 from __future__ import annotations
 
+import copy
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +17,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from sharpmax._errors import UserError
+from sharpmax.hf.evaluate.marking import Marking
 from sharpmax.hf.evaluate.tasks import TaskPrompt
 from sharpmax.hf.patch.wrappers import input_device
 
@@ -29,11 +35,12 @@ class Scores:
     """How well a model answered each question of a prompt.
 
     Attributes:
-        right: Whether greedy decoding writes the answer, and no digit after it.
+        right: Whether greedy decoding writes the answer, and no digit after it; or the marks of
+            what it writes, for a prompt with a `Marking`.
         log_probability: The log-probability of the right answer, in nats.
     """
 
-    right: Bool[np.ndarray, " questions"]
+    right: Bool[np.ndarray, " parts"]
     log_probability: Float[np.ndarray, " questions"]
 
 
@@ -49,13 +56,29 @@ def require_language_model(model: PreTrainedModel) -> None:
 def score_answers(model: PreTrainedModel, tokenizer: Any, prompt: TaskPrompt) -> Scores:
     """Score the model's answers to all questions of a prompt.
 
+    If the prompt has a `Marking`, the model writes an answer, and what it writes is marked.
+    """
+    if prompt.marking is None:
+        return score_reference(model, tokenizer, prompt)
+    with torch.no_grad():
+        cache = read_context(model, prompt)
+        kept = copy.deepcopy(cache)  # one to write with, one for the reference answer
+        scores = score_logits(tokenizer, prompt, answer_logits(model, prompt, cache))
+    written = write_answer(model, tokenizer, prompt.questions[0], prompt.marking, kept)
+    return replace(scores, right=np.array(prompt.marking.mark(written)))
+
+
+@torch.no_grad()
+def score_reference(model: PreTrainedModel, tokenizer: Any, prompt: TaskPrompt) -> Scores:
+    """Score how probable the right answers are, and whether greedy decoding writes them.
+
     The model reads the context once, then each question followed by its right answer. Greedy
     decoding writes an answer exactly if each of its tokens is the most probable one after those
     before it, so that one pass over the right answer replaces generating.
     """
-    with torch.no_grad():
-        logits = answer_logits(model, prompt, read_context(model, prompt))
-    return score_logits(tokenizer, prompt, logits)
+    return score_logits(
+        tokenizer, prompt, answer_logits(model, prompt, read_context(model, prompt))
+    )
 
 
 def score_logits(
@@ -73,6 +96,56 @@ def score_logits(
         right.append(tuple(best) == answer and not continues)
         log_probability.append(float(answer_log_probability(log_probabilities, answer)))
     return Scores(np.array(right), np.array(log_probability))
+
+
+@torch.no_grad()
+def write_answer(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    question: tuple[int, ...],
+    marking: Marking,
+    cache: Any = None,
+) -> str:
+    """Return what greedy decoding writes after a question.
+
+    Writing ends at an end-of-sequence token, after `marking.max_tokens`, or as soon as nothing that
+    could follow changes the marks. Penalties and sampling of the model's generation config are not
+    applied.
+
+    Args:
+        model: A causal language model.
+        tokenizer: Its tokenizer.
+        question: The last tokens of the prompt, at least one.
+        marking: What ends the answer.
+        cache: The key-value cache of the tokens before them, which grows; None if there are none.
+    """
+    cache = DynamicCache(config=model.config) if cache is None else cache
+    ends = _end_tokens(model, tokenizer)
+    written: list[int] = []
+    text, following = "", list(question)
+    while len(written) < marking.max_tokens and not marking.is_settled(text):
+        tokens = torch.tensor([following], device=input_device(model))
+        output = model(
+            input_ids=tokens, past_key_values=cache, use_cache=True, **keep_logits(model, 1)
+        )
+        token = int(output.logits[0, -1].argmax())
+        if token in ends:
+            break
+        written.append(token)
+        following = [token]
+        # All again: the text of a token can depend on those before it.
+        text = tokenizer.decode(written, skip_special_tokens=True)
+    return text
+
+
+def _end_tokens(model: PreTrainedModel, tokenizer: Any) -> set[int]:
+    """Return the tokens that end a text, by the model's configs and its tokenizer."""
+    ends: set[int] = set()
+    for source in (model.generation_config, model.config, tokenizer):
+        token = getattr(source, "eos_token_id", None)
+        if token is not None:
+            ends |= {token} if isinstance(token, int) else set(token)
+    return ends
 
 
 def answer_log_probability(

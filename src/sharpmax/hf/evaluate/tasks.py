@@ -1,6 +1,7 @@
 """Tasks: texts of any length with questions whose answers are known.
 
-All answers are numbers, so that right and wrong need no judge.
+The answers of these tasks are numbers, so that right and wrong need no judge. `own_data` reads a
+user's questions with any answers, `ruler` makes those of RULER, and `resolve` finds a task by name.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from sharpmax.hf.evaluate.formats import (
     TUNING_FORMATS,
     LookupFormat,
 )
+from sharpmax.hf.evaluate.marking import Marking
 from sharpmax.hf.model_info import context_length
 from sharpmax.hf.scan.prompts import COUNTED_UNITS, Passkey, encode, maximum_question
 
@@ -46,6 +48,9 @@ class TaskPrompt:
             there are none.
         numbers: Where the context has a number, as ranges of tokens: the needles, their copies and
             every number that is not asked for. Empty if `needles` is.
+        marking: How to mark what the model writes, for a prompt with one question; its answer is
+            then a reference, for the log-probability. None if greedy decoding must write exactly
+            the answer.
     """
 
     context: tuple[int, ...]
@@ -54,12 +59,27 @@ class TaskPrompt:
     needles: tuple[TokenRange, ...] = ()
     copies: tuple[tuple[TokenRange, ...], ...] = ()
     numbers: tuple[TokenRange, ...] = ()
+    marking: Marking | None = None
 
     @property
     def tokens(self) -> int:
         """The length of the longest sequence that the model reads."""
         pairs = zip(self.questions, self.answers, strict=True)
         return len(self.context) + max(len(question) + len(answer) for question, answer in pairs)
+
+    @property
+    def tokens_with_writing(self) -> int:
+        """The length of the longest sequence that the model reads and writes."""
+        if self.marking is None:
+            return self.tokens
+        return max(
+            self.tokens, len(self.context) + len(self.questions[0]) + self.marking.max_tokens
+        )
+
+    @property
+    def parts(self) -> int:
+        """The number of answers that are right or wrong on their own."""
+        return len(self.questions) if self.marking is None else self.marking.parts
 
 
 @dataclass(frozen=True)
@@ -76,6 +96,12 @@ class Task:
         prompts: Default number of prompts of each length.
         questions: Default number of questions per prompt.
         make_prompt: Makes a prompt from (tokenizer, length, questions, random generator).
+        make_list: Makes all prompts of one length from (tokenizer, length, prompts, seed), for
+            tasks whose prompts are not independent draws; None for `make_prompt` with a generator
+            of its own for each.
+        validation: Number of prompts with which `tune` decides when to stop.
+        held_back: The tasks with which `tune` validates and checks, for a task with a fixed list
+            of prompts; None for the task itself.
     """
 
     name: str
@@ -87,6 +113,9 @@ class Task:
     prompts: int
     questions: int
     make_prompt: Callable[[Any, int, int, np.random.Generator], TaskPrompt]
+    make_list: Callable[[Any, int, int, int], list[TaskPrompt]] | None = None
+    validation: int = 1
+    held_back: tuple[Task, Task] | None = None
 
 
 UserTask = Callable[[int, np.random.Generator], tuple[str, str]]
@@ -98,20 +127,6 @@ The text ends where the answer would begin; the answer is a number with a space 
 
 MAX_QUESTIONS = 1_000_000
 """Most questions of one job: all prompts are in memory before the model reads one."""
-
-
-def resolve_task(task: str | Task | UserTask) -> Task:
-    """Return the task of this name, or the task that a user's function defines."""
-    if isinstance(task, Task):
-        return task
-    if callable(task):
-        return _task_from_function(task)
-    if task not in TASKS:
-        raise UserError(
-            f"unknown task {task!r}: expected one of {', '.join(TASKS)}, or a function that makes "
-            "a text and its answer"
-        )
-    return TASKS[task]
 
 
 def make_prompts(
@@ -145,25 +160,36 @@ def make_prompts(
             "tokens: use shorter lengths"
         )
     by_length = {
-        length: [
-            task.make_prompt(
-                tokenizer, length, questions, np.random.default_rng([seed, length, number])
-            )
-            for number in range(prompts)
-        ]
+        length: _make_list(task, tokenizer, length, prompts, questions, seed)
         for length in sorted(set(lengths))
     }
     _require_context(model, task, by_length)
     return by_length
 
 
+def _make_list(
+    task: Task, tokenizer: Any, length: int, prompts: int, questions: int, seed: int
+) -> list[TaskPrompt]:
+    if task.make_list is not None:
+        require_one_question(task.name, questions)
+        return task.make_list(tokenizer, length, prompts, seed)
+    return [
+        task.make_prompt(
+            tokenizer, length, questions, np.random.default_rng([seed, length, number])
+        )
+        for number in range(prompts)
+    ]
+
+
 def hash_prompts(groups: Iterable[Sequence[TaskPrompt]]) -> str:
     """Return the SHA-256 of all tokens, which tells the inputs of two jobs apart."""
-    content = [
-        [(prompt.context, prompt.questions, prompt.answers) for prompt in prompts]
-        for prompts in groups
-    ]
+    content = [[_content(prompt) for prompt in prompts] for prompts in groups]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _content(prompt: TaskPrompt) -> tuple[Any, ...]:
+    marking = () if prompt.marking is None else (astuple(prompt.marking),)
+    return (prompt.context, prompt.questions, prompt.answers, *marking)
 
 
 def _require_context(
@@ -174,7 +200,8 @@ def _require_context(
     if context is None:
         return
     tokens = {
-        length: max(prompt.tokens for prompt in prompts) for length, prompts in by_length.items()
+        length: max(prompt.tokens_with_writing for prompt in prompts)
+        for length, prompts in by_length.items()
     }
     for length, count in tokens.items():
         if count > context:
@@ -186,22 +213,23 @@ def _require_context(
             )
 
 
-def _task_from_function(function: UserTask) -> Task:
+def task_from_function(function: UserTask) -> Task:
+    """Return the task that a user's function defines."""
     name = f"function {getattr(function, '__name__', type(function).__name__)}"
 
     def make_prompt(
         tokenizer: Any, length: int, questions: int, generator: np.random.Generator
     ) -> TaskPrompt:
-        _require_one_question(name, questions)
+        require_one_question(name, questions)
         text, answer = function(length, generator)
         places = _find_number(text, answer)
         # Of several places only the user knows which ones give the answer.
-        return _tokenize(tokenizer, [(text, answer)], [places] if len(places) == 1 else [])
+        return tokenize(tokenizer, [(text, answer)], [places] if len(places) == 1 else [])
 
     return Task(name, "length", (), (), (), (), 200, 1, make_prompt)
 
 
-def _tokenize(
+def tokenize(
     tokenizer: Any,
     pairs: Sequence[tuple[str, str]],
     places: Sequence[Sequence[tuple[int, int]]] = (),
@@ -274,6 +302,12 @@ def _find_number(text: str, number: str) -> list[tuple[int, int]]:
     return [match.span() for match in re.finditer(pattern, text)]
 
 
+def find_text(text: str, part: str) -> list[tuple[int, int]]:
+    """Return where a text has this part as whole words, as ranges of characters."""
+    pattern = rf"(?<!\w){re.escape(part.strip())}(?!\w)"
+    return [match.span() for match in re.finditer(pattern, text)]
+
+
 def _common_prefix(sequences: Sequence[list[int]]) -> int:
     """Return how many tokens all sequences have in common at their start."""
     for position, tokens in enumerate(zip(*sequences, strict=False)):
@@ -282,7 +316,8 @@ def _common_prefix(sequences: Sequence[list[int]]) -> int:
     return min(map(len, sequences))
 
 
-def _require_one_question(name: str, questions: int) -> None:
+def require_one_question(name: str, questions: int) -> None:
+    """Refuse another number of questions per prompt than one."""
     if questions != 1:
         raise UserError(f"task {name!r} has one question per prompt, got questions={questions}")
 
@@ -291,17 +326,17 @@ def make_max_prompt(
     tokenizer: Any, length: int, questions: int, generator: np.random.Generator
 ) -> TaskPrompt:
     """Ask for the largest of `length` numbers, in the words of the paper's Figure 3."""
-    _require_one_question("max", questions)
+    require_one_question("max", questions)
     numbers = generator.integers(0, 1000, size=length)
     text, answer = maximum_question(numbers), f" {numbers.max()}"
-    return _tokenize(tokenizer, [(text, answer)], [_find_number(text, answer)])
+    return tokenize(tokenizer, [(text, answer)], [_find_number(text, answer)])
 
 
 def make_passkey_prompt(
     tokenizer: Any, length: int, questions: int, generator: np.random.Generator
 ) -> TaskPrompt:
     """Ask for a five-digit number hidden in filler; text and question have `length` tokens."""
-    _require_one_question("passkey", questions)
+    require_one_question("passkey", questions)
     key, depth = int(generator.integers(10_000, 100_000)), float(generator.random())
     passkey = Passkey.create(tokenizer, key)
     context = passkey.tokens(length, depth)[: length - len(passkey.question)]
@@ -327,7 +362,7 @@ def _lookup_task(lookup: LookupFormat) -> Task:
     ) -> TaskPrompt:
         text, asked = lookup.make(length, questions, generator)
         pairs = [(text + question.text, question.answer) for question in asked]
-        return _tokenize(tokenizer, pairs, [[question.needle] for question in asked])
+        return tokenize(tokenizer, pairs, [[question.needle] for question in asked])
 
     # Filler makes the lines of a text about three times as long.
     tuning = (8, 12, 16) if lookup.filler else (16, 24, 32, 40)

@@ -11,8 +11,9 @@ from transformers import PreTrainedModel
 from sharpmax._errors import UserError
 from sharpmax.hf.bos import prepare_tokenizer
 from sharpmax.hf.evaluate.conditions import Condition
-from sharpmax.hf.evaluate.scoring import score_answers
-from sharpmax.hf.evaluate.tasks import Task, UserTask, make_prompts, resolve_task
+from sharpmax.hf.evaluate.resolve import AnyTask, resolve_task
+from sharpmax.hf.evaluate.scoring import score_reference
+from sharpmax.hf.evaluate.tasks import make_prompts
 from sharpmax.hf.export.factors import Sharpening, fixed_rules
 from sharpmax.hf.patch.context import patched_attention
 from sharpmax.hf.patch.layers import evaluation_mode
@@ -23,7 +24,7 @@ def choose_length(
     model: PreTrainedModel,
     tokenizer: Any,
     condition: Condition,
-    task: str | Task | UserTask = "lookup",
+    task: AnyTask = "lookup",
     *,
     lengths: Sequence[int] | None = None,
     prompts: int = 6,
@@ -64,7 +65,7 @@ def choose_length(
             rules = fixed_rules(sharpening.layers, sharpening.at_length(tokens))
             if rules:
                 with patched_attention(model, sharpening.layers, rules):
-                    scores = [score_answers(model, tokenizer, prompt) for prompt in everything]
+                    scores = [score_reference(model, tokenizer, prompt) for prompt in everything]
                 answers = np.concatenate([score.log_probability for score in scores])
                 gains[tokens] = float(answers.mean())
             if progress is not None:

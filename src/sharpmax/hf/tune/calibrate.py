@@ -24,14 +24,13 @@ from transformers import PreTrainedModel
 from sharpmax._errors import UserError
 from sharpmax.hf.bos import prepare_tokenizer
 from sharpmax.hf.checkpoint import SECONDS_BETWEEN_SAVES, Checkpoint
-from sharpmax.hf.evaluate.scoring import require_language_model, score_answers
+from sharpmax.hf.evaluate.resolve import AnyTask, resolve_task
+from sharpmax.hf.evaluate.scoring import require_language_model, score_reference
 from sharpmax.hf.evaluate.tasks import (
     Task,
     TaskPrompt,
-    UserTask,
     hash_prompts,
     make_prompts,
-    resolve_task,
 )
 from sharpmax.hf.model_info import weights_fingerprint
 from sharpmax.hf.patch.layers import evaluation_mode
@@ -92,7 +91,7 @@ class _Measurements:
 def calibrate(
     model: PreTrainedModel,
     tokenizer: Any,
-    task: str | Task | UserTask = "lookup",
+    task: AnyTask = "lookup",
     *,
     choose: str = "answers",
     short: Sequence[int] | None = None,
@@ -339,7 +338,7 @@ def _choose_rate(
         with nullcontext() if rate is None else sharpen(model, draft.scaled(rate)):
             for index, prompt in enumerate(long_prompts):
                 if np.isnan(row[index]):
-                    answers = score_answers(model, tokenizer, prompt)
+                    answers = score_reference(model, tokenizer, prompt)
                     row[index] = answers.log_probability.mean()
                     checkpoint.save(every=SECONDS_BETWEEN_SAVES)
                 shares.finish_step()

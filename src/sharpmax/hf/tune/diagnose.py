@@ -20,14 +20,13 @@ from sharpmax.hf.bos import prepare_tokenizer
 from sharpmax.hf.checkpoint import SECONDS_BETWEEN_SAVES, Checkpoint
 from sharpmax.hf.evaluate import stats
 from sharpmax.hf.evaluate.conditions import Condition
+from sharpmax.hf.evaluate.resolve import AnyTask, resolve_task
 from sharpmax.hf.evaluate.scoring import require_language_model
 from sharpmax.hf.evaluate.tasks import (
     Task,
     TaskPrompt,
-    UserTask,
     hash_prompts,
     make_prompts,
-    resolve_task,
 )
 from sharpmax.hf.model_info import describe_model, weights_fingerprint
 from sharpmax.hf.patch.layers import evaluation_mode
@@ -137,7 +136,7 @@ class Diagnosis(Result):
 def diagnose(
     model: PreTrainedModel,
     tokenizer: Any,
-    task: str | Task | UserTask = "lookup",
+    task: AnyTask = "lookup",
     *,
     lengths: Sequence[int] | None = None,
     prompts: int | None = None,
@@ -171,8 +170,8 @@ def diagnose(
     Args:
         model: A causal language model of transformers. It is unchanged afterwards.
         tokenizer: Its tokenizer, which must say which characters a token holds (a fast one).
-        task: The name of a task, as in `evaluate`, or a function `(length, generator) -> (text,
-            answer)` whose text has the answer's number exactly once.
+        task: A task, as in `evaluate`, whose text has the answer. Functions and lists of questions
+            must have it exactly once.
         lengths: At least two lengths of prompts. Heads are chosen at the shortest, so give one that
             the model answers well. Default: those of the task.
         prompts: Number of prompts of each length. Default: enough for about 100 questions.
@@ -209,6 +208,8 @@ def diagnose(
     if lengths is None:
         lengths = sorted({*task.short[-1:], *task.lengths})
     by_length = make_prompts(model, task, tokenizer, lengths, prompts, questions, seed)
+    fewest = min(map(len, by_length.values()))  # a list of questions may have fewer of some length
+    by_length = {length: made[:fewest] for length, made in by_length.items()}
     if len(by_length) < 2:
         raise UserError(f"lengths={list(by_length)}: give at least two, to see what is lost")
     _require_needles(task, by_length)
@@ -218,7 +219,7 @@ def diagnose(
         "task": task.name,
         "unit": task.unit,
         "lengths": list(by_length),
-        "prompts": prompts,
+        "prompts": fewest,
         "questions": questions,
         "seed": seed,
         "inputs_sha256": hash_prompts(by_length.values()),
@@ -242,7 +243,8 @@ def _require_needles(task: Task, by_length: dict[int, list[TaskPrompt]]) -> None
             if len(prompt.needles) != len(prompt.questions):
                 raise UserError(
                     f"task {task.name!r} does not say where in the text its answers are: give a "
-                    "task whose text has the answer's number exactly once, and a fast tokenizer"
+                    "task whose text has the answer exactly once, such as lookup or "
+                    "niah_multikey_2, and a fast tokenizer"
                 )
 
 
@@ -270,7 +272,8 @@ def _measure(
     first, *_ = by_length.values()
     asked = (len(by_length), len(first), len(first[0].questions))
     shape = (*asked, architecture.layers, max(architecture.heads))
-    right = checkpoint.array("right", asked, -1, np.int8)  # -1: not asked yet
+    scored = (*asked[:2], first[0].parts)
+    right = checkpoint.array("right", scored, -1, np.int8)  # -1: not asked yet
     for key, fill, dtype in (
         ("weight", np.nan, np.float32),
         ("answer_weight", np.nan, np.float32),

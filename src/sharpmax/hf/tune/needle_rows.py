@@ -15,6 +15,7 @@ from sharpmax.hf.evaluate.scoring import (
     answer_logits,
     answer_positions,
     read_context,
+    score_answers,
     score_logits,
 )
 from sharpmax.hf.evaluate.tasks import TaskPrompt
@@ -105,7 +106,10 @@ def measure_needle_rows(model: PreTrainedModel, tokenizer: Any, prompt: TaskProm
         cache = read_context(model, prompt)
         with observed_layers(layers, make_observer):
             logits = answer_logits(model, prompt, cache)
-    scores = score_logits(tokenizer, prompt, logits)
+    if prompt.marking is None:
+        scores = score_logits(tokenizer, prompt, logits)
+    else:
+        scores = score_answers(model, tokenizer, prompt)
     return NeedleRows(weight, answer_weight, rank, winner, scores)
 
 

@@ -97,7 +97,7 @@ def check_gains(run: Tuning, draft: Calibration) -> Calibration:
 def _measure_gain(run: Tuning, draft: Calibration, task: Task, length: int) -> TaskGain:
     prompts = make_prompts(
         run.model,
-        task,
+        task.held_back[1] if task.held_back else task,
         run.tokenizer,
         [length],
         run.settings.check_prompts,
@@ -119,7 +119,7 @@ def _measure_gain(run: Tuning, draft: Calibration, task: Task, length: int) -> T
         length=length,
         tokens=max(prompt.tokens for prompt in prompts),
         tuned_on=task in run.settings.tasks,
-        questions=sum(len(prompt.questions) for prompt in prompts),
+        questions=sum(prompt.parts for prompt in prompts),
         **values,
     )
 

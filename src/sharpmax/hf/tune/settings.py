@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, cast
 
 from sharpmax import __version__
 from sharpmax._errors import UserError
-from sharpmax.hf.evaluate.tasks import (
-    HELD_OUT_TASKS,
-    TUNING_TASKS,
-    Task,
-    UserTask,
-    resolve_task,
-)
+from sharpmax.hf.evaluate.resolve import AnyTask, resolve_task
+from sharpmax.hf.evaluate.tasks import HELD_OUT_TASKS, TUNING_TASKS, Task, UserTask
 from sharpmax.hf.tune.guard import Guard
 from sharpmax.results.calibration import Law
 
@@ -26,7 +22,9 @@ MAX_TEXT_COST = 0.004
 FROM_TOKENS = 128
 LAW = Law(low=0.3, high=3.0)
 
-Tasks = Sequence[str | Task | UserTask] | Mapping[str | Task | UserTask, Sequence[int]]
+Tasks: TypeAlias = (
+    AnyTask | Sequence[AnyTask] | Mapping[str | Path | Task | UserTask, Sequence[int]]
+)
 
 
 class Settings(NamedTuple):
@@ -69,16 +67,13 @@ class Settings(NamedTuple):
 
 
 def resolve_tasks(
-    tasks: Tasks, held_out: Sequence[str | Task | UserTask] | None
+    tasks: Tasks, held_out: Sequence[AnyTask] | None
 ) -> tuple[dict[Task, tuple[int, ...]], tuple[Task, ...]]:
     """Return the tasks with their lengths, and the tasks that are only checked."""
     if held_out is None:
         held_out = HELD_OUT_TASKS if tasks is TUNING_TASKS else ()
-    if isinstance(tasks, (str, Task)) or callable(tasks):
-        tasks = (tasks,)
-    lengths_given = tasks if isinstance(tasks, Mapping) else dict.fromkeys(tasks, ())
     resolved = {}
-    for given, lengths in lengths_given.items():
+    for given, lengths in _split_lengths(tasks):
         task = resolve_task(given)
         resolved[task] = tuple(sorted(set(lengths))) or task.tuning
         if not resolved[task]:
@@ -88,11 +83,24 @@ def resolve_tasks(
             )
     if not resolved:
         raise UserError("no tasks: give at least one task to tune on")
-    names = [task.name for task in resolved] + [resolve_task(task).name for task in held_out]
+    checked = tuple(map(resolve_task, held_out))
+    names = [task.name for task in (*resolved, *checked)]
     repeated = {task for task in names if names.count(task) > 1}
     if repeated:
         raise UserError(f"tasks are given twice, or also held out: {', '.join(sorted(repeated))}")
-    return resolved, tuple(map(resolve_task, held_out))
+    return resolved, checked
+
+
+def _split_lengths(tasks: Tasks) -> list[tuple[AnyTask, Sequence[int]]]:
+    """Return each task with the lengths that were given for it, which may be none."""
+    if isinstance(tasks, Mapping):
+        return list(tasks.items())
+    # One task, or several? A list of questions is one.
+    if isinstance(tasks, (str, Path, Task)) or callable(tasks):
+        return [(tasks, ())]
+    if tasks and all(isinstance(each, Mapping) for each in tasks):
+        return [(cast("AnyTask", tasks), ())]
+    return [(cast("AnyTask", task), ()) for task in tasks]
 
 
 def check_questions(questions: int | None, save_memory: bool) -> int:

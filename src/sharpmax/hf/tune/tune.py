@@ -19,12 +19,11 @@ from transformers import PreTrainedModel
 from sharpmax._errors import UserError
 from sharpmax.hf.bos import prepare_tokenizer
 from sharpmax.hf.checkpoint import Checkpoint
+from sharpmax.hf.evaluate.resolve import AnyTask
 from sharpmax.hf.evaluate.scoring import require_language_model
 from sharpmax.hf.evaluate.tasks import (
     TUNING_TASKS,
-    Task,
     TaskPrompt,
-    UserTask,
     hash_prompts,
     make_prompts,
 )
@@ -61,7 +60,7 @@ def tune(
     tokenizer: Any,
     tasks: Tasks = TUNING_TASKS,
     *,
-    held_out: Sequence[str | Task | UserTask] | None = None,
+    held_out: Sequence[AnyTask] | None = None,
     guard: str | Path | Sequence[str] | None = None,
     guard_weight: float = GUARD_WEIGHT,
     max_text_cost: float | None = MAX_TEXT_COST,
@@ -87,8 +86,9 @@ def tune(
     Args:
         model: A causal language model of transformers. It is unchanged afterwards.
         tokenizer: Its tokenizer.
-        tasks: Tasks to tune on: names, `Task`s, or functions `(length, generator) -> (text,
-            answer)`; or a mapping from these to the lengths to tune on.
+        tasks: Tasks to tune on, as in `evaluate`: names, files of questions, or functions; or a
+            mapping from these to the lengths to tune on. Of a file or list of questions, two of
+            five are kept to decide when to stop and to measure the gain.
         held_out: Tasks to check only. Default: five formats of lookup if `tasks` is the default
             mix, else none.
         guard: Ordinary text that must be predicted as before: the path of a text file, a list of
@@ -190,7 +190,7 @@ def prepare_tuning(
 def _validation_prompts(
     model: PreTrainedModel, tokenizer: Any, settings: Settings
 ) -> list[TaskPrompt]:
-    """Return one prompt per task at its longest length.
+    """Return prompts of each task at its longest length.
 
     Being the longest, they also tell whether all prompts fit the model's context.
     """
@@ -198,7 +198,9 @@ def _validation_prompts(
     for task, lengths in settings.tasks.items():
         count = min(task.questions, settings.questions)
         seed = VALIDATION + 10_000 * settings.seed
-        prompts += make_prompts(model, task, tokenizer, lengths[-1:], 1, count, seed)[lengths[-1]]
+        kept = task.held_back[0] if task.held_back else task
+        made = make_prompts(model, kept, tokenizer, lengths[-1:], task.validation, count, seed)
+        prompts += made[lengths[-1]]
     longest = max(prompt.tokens for prompt in prompts)
     if longest <= settings.from_tokens:
         raise UserError(
