@@ -13,8 +13,8 @@ from hf.families import FAMILIES
 from hf.small import llama, random_tokens, tokenizer
 from sharpmax import Constant
 from sharpmax._errors import UserError
-from sharpmax.hf.evaluate.scoring import Scores, score_answers
 from sharpmax.hf.evaluate.resolve import resolve_task
+from sharpmax.hf.evaluate.scoring import Scores, score_answers
 from sharpmax.hf.evaluate.tasks import TaskPrompt, make_prompts
 from sharpmax.hf.tune.head_profiles import measure_benefits, measure_entropies
 

@@ -17,8 +17,8 @@ import sharpmax.hf as shf
 from hf.families import FAMILIES
 from hf.small import assert_nothing_is_patched, llama, random_tokens, tokenizer
 from sharpmax._errors import UserError
-from sharpmax.hf.evaluate.scoring import read_context, score_answers
 from sharpmax.hf.evaluate.resolve import resolve_task
+from sharpmax.hf.evaluate.scoring import read_context, score_answers
 from sharpmax.hf.evaluate.tasks import TaskPrompt, make_prompts
 from sharpmax.hf.tune import learning, outcome, settings
 from sharpmax.hf.tune.calibration import ByRate, architecture_of
