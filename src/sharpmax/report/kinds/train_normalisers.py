@@ -31,7 +31,12 @@ def describe(result: Result) -> Content:
             what="training with normalisers",
             title="Small language models trained with different normalisers",
             facts=[],
-            sentences=["No condition is finished yet: repeat the command."],
+            sentences=[],
+            verdict=Verdict(
+                "neutral",
+                "No condition is finished yet.",
+                command="sharpmax reproduce train-normalisers",
+            ),
             blocks=[],
         )
     charts = Group("Beyond the sizes of training", [_accuracy(run), _sharpness(run)])
