@@ -80,13 +80,13 @@ def test_one_factor_for_all_heads_fits_a_shared_norm(name):
 
 
 def test_a_fold_into_the_wrong_rows_is_noticed(monkeypatch):
-    model, rows = llama(), folding._query_rows
+    model, rows = llama(), folding.query_rows
 
     def wrong(layer):
         name, right = rows(layer)
         return name, right[[1, 0, 2, 3]]
 
-    monkeypatch.setattr(folding, "_query_rows", wrong)
+    monkeypatch.setattr(folding, "query_rows", wrong)
     with pytest.raises(UserError, match="with folded weights differs from sharpen by"):
         fold(model, by_layer(model))
 

@@ -112,7 +112,8 @@ def test_sharpening_changes_the_answers_equally_by_both_methods(name):
             sharpened = run(model, inputs)
         assert_far(sharpened, plain)
         with registered(model, policy):
-            assert torch.equal(run(model, inputs), sharpened)
+            # A constant is a factor on the query in one, and part of the scale in the other.
+            assert_close(run(model, inputs), sharpened)
 
 
 @pytest.mark.parametrize("name", PADDED)

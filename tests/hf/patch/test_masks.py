@@ -300,7 +300,7 @@ def test_a_model_with_a_window_makes_no_matrix_for_it(name, monkeypatch):
 
     monkeypatch.setattr(masks, "sdpa_mask", spy)
     compute = attention.attend_by
-    monkeypatch.setattr(attention, "_attend", watch)
+    monkeypatch.setattr(attention, "attend_by", watch)
     with shf.sharpen(model, PLAIN):
         assert_close(model(input_ids=ids)[0], expected)
     assert all(mask is None for mask in dense_masks)
