@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 
 import pytest
 import torch
@@ -98,12 +99,11 @@ def test_the_answer_is_found_once_per_model_and_tokenizer(monkeypatch):
 
 def test_nothing_is_kept_alive():
     model, tokenizer = broken(), make_tokenizer()
+    gc.collect()  # models of other tests
     before = len(bos._prepared)
     bos.prepare_tokenizer(model, tokenizer)
     assert len(bos._prepared) == before + 1
     del model
-    import gc
-
     gc.collect()
     assert len(bos._prepared) == before
 

@@ -8,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import sharpmax
 from sharpmax.cli.commands import doctor
@@ -50,8 +51,15 @@ def test_missing_and_too_old(monkeypatch, succeed, installed, fits):
     assert (advice in succeed("doctor").out) == (not fits)
 
 
+def fitting_version(name):
+    """Return a version that fits: the newest, or the one that is pinned."""
+    wanted = [Requirement(text) for text in metadata.requires("sharpmax")]
+    pins = [str(one.specifier) for one in wanted if one.name == name and "==" in str(one.specifier)]
+    return pins[0].removeprefix("==") if pins else "999.0"
+
+
 def test_nothing_is_missing(monkeypatch, succeed):
-    monkeypatch.setattr(doctor.metadata, "version", lambda name: "999.0")
+    monkeypatch.setattr(doctor.metadata, "version", fitting_version)
     monkeypatch.setattr(doctor, "find_spec", lambda name: object())
     assert succeed("doctor").out.rstrip().endswith("everything is installed")
 
@@ -68,7 +76,7 @@ def test_nothing_is_missing(monkeypatch, succeed):
     ],
 )
 def test_packages_to_install_without_dependencies(monkeypatch, succeed, module, advice, there):
-    monkeypatch.setattr(doctor.metadata, "version", lambda name: "999.0")
+    monkeypatch.setattr(doctor.metadata, "version", fitting_version)
     monkeypatch.setattr(
         doctor, "find_spec", lambda name: object() if there or name != module else None
     )

@@ -10,7 +10,7 @@ import pytest
 import sharpmax.hf as shf
 from hf.small import llama, tokenizer
 from sharpmax import PAPER, Constant
-from sharpmax.hf.evaluate.scoring import score_answers
+from sharpmax.hf.evaluate.scoring import score_reference
 
 SMALL = ["--lengths", "2,3", "--prompts", "6", "--questions", "1"]
 
@@ -61,13 +61,13 @@ def test_an_interrupted_evaluation_resumes(folder, tmp_path, run, succeed, monke
         if len(calls) == 9:
             raise KeyboardInterrupt
         calls.append(1)
-        return score_answers(*arguments)
+        return score_reference(*arguments)
 
     out = tmp_path / "out"
-    monkeypatch.setattr(module, "score_answers", interrupt)
+    monkeypatch.setattr(module, "score_reference", interrupt)
     assert run("evaluate", folder, *SMALL, "--out", out).code == 130
     assert (out / "evaluate_lookup.part.json").exists()
-    monkeypatch.setattr(module, "score_answers", score_answers)
+    monkeypatch.setattr(module, "score_reference", score_reference)
     succeed("evaluate", folder, *SMALL, "--out", out)
     assert not list(out.glob("*.part*"))
 
@@ -123,15 +123,15 @@ def test_an_interrupted_calibration_resumes(folder, tmp_path, run, succeed, monk
         if calls:
             raise KeyboardInterrupt
         calls.append(arguments)
-        return score_answers(*arguments)
+        return score_reference(*arguments)
 
-    monkeypatch.setattr(module, "score_answers", interrupt_the_second)
+    monkeypatch.setattr(module, "score_reference", interrupt_the_second)
     assert run("calibrate", folder, *options).code == 130
     assert (out / "calibration-answers.part.json").exists()
     # The resumed command neither measures heads again nor repeats answered questions.
     monkeypatch.setattr(module, "measure_entropies", None)
     monkeypatch.setattr(module, "measure_benefits", None)
-    monkeypatch.setattr(module, "score_answers", score_answers)
+    monkeypatch.setattr(module, "score_reference", score_reference)
     succeed("calibrate", folder, *options)
     assert [path.name for path in out.iterdir()] == ["calibration-answers.json"]
 

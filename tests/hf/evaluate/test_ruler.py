@@ -184,7 +184,7 @@ def test_evaluate_scores_the_share_of_the_answers_that_are_written(monkeypatch):
 def test_diagnose_refuses_tasks_without_needles_by_name():
     options = {"lengths": [900, 1000], "prompts": 1}
     with pytest.raises(UserError, match="task 'ruler_cwe' does not say where in the text"):
-        shf.diagnose(reader(), word_tokenizer(), "ruler_cwe", lengths=[1500, 1600], prompts=1)
+        shf.diagnose(reader(), word_tokenizer(), "ruler_cwe", lengths=[2000, 2200], prompts=1)
     found = shf.diagnose(reader(), word_tokenizer(), "niah_multikey_2", **options)
     assert found.weight.shape[:3] == (2, 1, 1)
 
