@@ -13,6 +13,7 @@ from sharpmax.cli.commands.reproduce import CHECKPOINTS
 from sharpmax.cli.options import Out, Overwrite, Processes
 from sharpmax.cli.output import claim_files, print_result, result_files, save_result
 from sharpmax.cli.progress import job_progress
+from sharpmax.results import Result
 
 
 def leaderboard(
@@ -58,6 +59,14 @@ def leaderboard(
         int | None,
         typer.Option(help="Number of seeds, starting at 0. Default: 3.", metavar="N", min=1),
     ] = None,
+    extend: Annotated[
+        Path | None,
+        typer.Option(
+            help="A leaderboard that was made with the same budget: keep its rows, and train only "
+            "what it lacks.",
+            metavar="FILE",
+        ),
+    ] = None,
     processes: Processes = None,
     ray: Annotated[
         str | None,
@@ -79,6 +88,8 @@ def leaderboard(
             f"--processes {processes} is for this machine and --ray {ray} for a cluster, which "
             "runs one job per core: give only one of them"
         )
+    # Read before any file is replaced: it may be the one that is written.
+    earlier = None if extend is None else Result.load(extend)
     stem = out / ("leaderboard-quick" if quick else "leaderboard")
     with claim_files(result_files(stem), overwrite) as claim:
         # Imported late so that `sharpmax --help` does not wait for JAX.
@@ -99,7 +110,12 @@ def leaderboard(
         )
         with job_progress() as progress:
             result = experiment.run(
-                config, out / CHECKPOINTS, processes=processes, progress=progress, ray=ray
+                config,
+                out / CHECKPOINTS,
+                processes=processes,
+                progress=progress,
+                ray=ray,
+                earlier=earlier,
             )
         with claim.writing():
             written = save_result(result, stem, claim.overwrite)

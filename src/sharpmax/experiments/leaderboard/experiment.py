@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from sharpmax._errors import UserError
 from sharpmax._files import write_atomically
 from sharpmax.experiments.cluster import run_on_cluster
 from sharpmax.experiments.jobs import Progress, ReportShare, label_progress, run_jobs
+from sharpmax.experiments.leaderboard.config import QUICK, Config
 from sharpmax.experiments.leaderboard.entries import (
     BASELINE,
     METHODS,
@@ -27,7 +28,8 @@ from sharpmax.experiments.leaderboard.entries import (
     Entry,
     reason_against,
 )
-from sharpmax.experiments.leaderboard.trial import Budget, Trial, run_trial
+from sharpmax.experiments.leaderboard.extend import Earlier
+from sharpmax.experiments.leaderboard.trial import Trial, run_trial
 from sharpmax.experiments.max_retrieval.evaluation import sampling_error, spread
 from sharpmax.experiments.max_retrieval.train import (
     LOSS_EVERY,
@@ -38,7 +40,7 @@ from sharpmax.experiments.max_retrieval.train import (
 )
 from sharpmax.results import Result, Stopwatch
 
-__all__ = ["Config", "run"]
+__all__ = ["QUICK", "Config", "run"]
 
 RULES = (
     "Every method has the same number of steps, the same sets in training from the same seeds, and "
@@ -51,44 +53,6 @@ TRAINING_FIELDS = ("learning_rate", "tuning", "given_up", "final_loss", "diverge
 """Fields of a row that describe how its heads were trained."""
 
 
-@dataclass(frozen=True)
-class Config:
-    """Settings of the leaderboard."""
-
-    budget: Budget = field(default_factory=Budget)
-    """The training and evaluation that every method gets."""
-    tracks: tuple[str, ...] = tuple(TRACKS)
-    """Names of `entries.TRACKS`."""
-    tasks: tuple[str, ...] = TASKS
-    """Names of `entries.TASKS`."""
-    methods: tuple[str, ...] = METHODS
-    """Names of `entries.METHODS`; softmax is always added."""
-    rounds: int = 7
-    """Rounds of timing."""
-
-    def entries(self) -> list[Entry]:
-        """List the rows of the leaderboard.
-
-        Returns:
-            All rows, also of methods that cannot take part; softmax is in all tracks.
-        """
-        methods = dict.fromkeys([BASELINE, *self.methods])
-        return [
-            Entry(track, task, method)
-            for task in self.tasks
-            for track in self.tracks
-            for method in methods
-        ]
-
-
-QUICK = Config(
-    Budget(steps=600, rates=(3e-3,), seeds=(0,), sizes=(16, 64, 256, 1_024), sets=64),
-    tasks=("max",),
-    rounds=2,
-)
-"""Minutes instead of an hour: not enough to rank methods."""
-
-
 def run(
     config: Config = Config(),  # noqa: B008 - frozen, so sharing the default is safe
     folder: Path = Path("results/training"),
@@ -96,6 +60,7 @@ def run(
     processes: int | None = None,
     progress: Progress | None = None,
     ray: str | None = None,
+    earlier: Result | None = None,
 ) -> Result:
     """Run all trials, time a training step of every design, and put the rows together.
 
@@ -105,18 +70,26 @@ def run(
         processes: Trials at a time; the number of cores by default.
         progress: Called while trials run.
         ray: Address of a Ray cluster on which the trials run instead of this machine.
+        earlier: A leaderboard with the same budget whose rows are kept; only trials of rows that it
+            lacks run. A trial gives all rows of its heads, so rows that share one are made anew.
 
     Returns:
         A result of kind `leaderboard`.
 
     Raises:
-        UserError: If a name is unknown, a setting is out of range or a saved trial is damaged.
+        UserError: If a name is unknown, a setting is out of range, a saved trial is damaged or the
+            earlier leaderboard was made under other conditions.
     """
     _check(config)
+    extended = None if earlier is None else Earlier.of(earlier, config, RULES)
+    config = config if extended is None else extended.widen(config)
     watch = Stopwatch()
+    known = {} if extended is None else extended.rows
     # Several rows may share a trial.
     trials = dict.fromkeys(
-        _trial(entry, config, folder) for entry in config.entries() if not reason_against(entry)
+        _trial(entry, config, folder)
+        for entry in config.entries()
+        if not reason_against(entry) and entry not in known
     )
     outcomes = _run_trials(list(trials), processes, progress, ray)
     timing = TimingJob(
@@ -124,18 +97,26 @@ def run(
     )
     report = label_progress("timing", 1, progress)
     (costs,) = run_jobs(time_steps, [timing], processes=1, progress=report)
+    measurements = {
+        "rules": RULES,
+        "tracks": {name: TRACKS[name].what for name in config.tracks},
+        "sizes": config.budget.sizes,
+        "rows": [
+            known[entry]
+            if entry in known and _trial(entry, config, folder) not in trials
+            else _row(entry, config, folder, outcomes)
+            for entry in config.entries()
+        ],
+        "cost": costs,
+        "unit_seconds": sum(outcome["seconds"] for outcome in outcomes.values()),
+    }
+    if extended is not None:
+        measurements |= extended.record(costs, measurements["unit_seconds"], len(trials))
     return Result(
         kind="leaderboard",
         config=asdict(config),
         seeds=config.budget.seeds,
-        measurements={
-            "rules": RULES,
-            "tracks": {name: TRACKS[name].what for name in config.tracks},
-            "sizes": config.budget.sizes,
-            "rows": [_row(entry, config, folder, outcomes) for entry in config.entries()],
-            "cost": costs,
-            "unit_seconds": sum(outcome["seconds"] for outcome in outcomes.values()),
-        },
+        measurements=measurements,
         provenance=watch.provenance(),
     )
 
