@@ -24,11 +24,11 @@ SCRIPT = Path(sys.executable).with_name("sharpmax")
         ),
         (
             ("reproduce", "figure1", "--quick"),
-            "--quick goes with table1, unknowns, not with figure1",
+            "--quick goes with table1, unknowns, train-normalisers, not with figure1",
         ),
         (
             ("reproduce", "figure5", "--processes", "2"),
-            "--processes 2 goes with table1, unknowns, policies, figure6, not with figure5",
+            "--processes 2 goes with table1, unknowns, policies, figure6, corollary, not with figure5",
         ),
         (
             ("reproduce", "figure1", "--model", "x"),

@@ -45,7 +45,7 @@ def test_figure_3_of_another_model(model_folder, tmp_path, succeed, fail):
 
 def test_the_comparison_takes_some_conditions_and_threads(monkeypatch, tmp_path, succeed, fail):
     error = fail("reproduce", "figure1", "--only", "plain", "--out", tmp_path)
-    assert "--only plain goes with tune-comparison, not with figure1" in error
+    assert "--only plain goes with tune-comparison, train-normalisers, not with figure1" in error
     command = ["reproduce", "tune-comparison", "--out", tmp_path]
     error = fail(*command, "--only", "plain,tuna")
     assert "unknown condition 'tuna': expected one of plain, tune-1" in error

@@ -102,7 +102,14 @@ class StatisticsCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Open the file, or continue it."""
+        """Open the file, or continue it.
+
+        Args:
+            args: The arguments of the Trainer.
+            state: The state of the training.
+            control: What the Trainer does next.
+            kwargs: The model and other parts of the Trainer.
+        """
         model = kwargs["model"]
         if args.torch_compile or isinstance(model, OptimizedModule):
             raise UserError(
@@ -134,7 +141,14 @@ class StatisticsCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Watch the model if this step is sampled."""
+        """Watch the model if this step is sampled.
+
+        Args:
+            args: The arguments of the Trainer.
+            state: The state of the training.
+            control: What the Trainer does next.
+            kwargs: The model and other parts of the Trainer.
+        """
         if state.global_step % self.every == 0:
             self._statistics = self._watching.enter_context(
                 attention_statistics(kwargs["model"], rows=self.rows, sequences=self.sequences)
@@ -143,13 +157,27 @@ class StatisticsCallback(TrainerCallback):
     def on_substep_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Stop watching after the first part of a step."""
+        """Stop watching after the first part of a step.
+
+        Args:
+            args: The arguments of the Trainer.
+            state: The state of the training.
+            control: What the Trainer does next.
+            kwargs: The model and other parts of the Trainer.
+        """
         self._watching.close()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Write what was recorded."""
+        """Write what was recorded.
+
+        Args:
+            args: The arguments of the Trainer.
+            state: The state of the training.
+            control: What the Trainer does next.
+            kwargs: The model and other parts of the Trainer.
+        """
         self._watching.close()
         statistics, self._statistics = self._statistics, None
         if statistics is None:
@@ -168,7 +196,14 @@ class StatisticsCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Save the result."""
+        """Save the result.
+
+        Args:
+            args: The arguments of the Trainer.
+            state: The state of the training.
+            control: What the Trainer does next.
+            kwargs: The model and other parts of the Trainer.
+        """
         self._stop()
         if self.history is not None and self.history.steps:
             self.history.result().save(self.result_path, overwrite=True)
@@ -198,7 +233,7 @@ def summarise(statistics: AttentionStatistics) -> dict[str, float]:
 
 def _warn(alarms: list[Alarm]) -> None:
     """Warn of alarms, all of one kind in one line."""
-    for kind, what in (("logits", "have logits above"), ("entropy", "have an entropy below")):
+    for kind, what in (("logits", "logits above"), ("entropy", "an entropy below")):
         some = [alarm for alarm in alarms if alarm.kind == kind]
         if some:
             named = ", ".join(
@@ -206,8 +241,9 @@ def _warn(alarms: list[Alarm]) -> None:
                 for alarm in some[:NAMED]
             )
             more = f" and {len(some) - NAMED} more" if len(some) > NAMED else ""
+            has = "1 head has" if len(some) == 1 else f"{len(some)} heads have"
             warnings.warn(
-                f"step {some[0].step}: {len(some)} heads {what} the limit: {named}{more}",
+                f"step {some[0].step}: {has} {what} the limit: {named}{more}",
                 AttentionAlarmWarning,
                 stacklevel=2,
             )

@@ -79,6 +79,12 @@ class StatisticsLog:
         Args:
             step: The step of the training.
             statistics: What was recorded in it.
+
+        Returns:
+            The new alarms.
+
+        Raises:
+            UserError: The step is not after the last one.
         """
         values = {name: _to_lists(statistics.array(name)) for name in STATISTICS}
         # As the file holds them, so that a resumed training has the same.

@@ -42,9 +42,6 @@ LATENT = ("q_b_proj", "kv_b_proj", "kv_a_proj_with_mqa")
 class LargestLogits:
     """The largest logit of every head in the forward passes of a block, over all rows.
 
-    Attributes:
-        values: An array [layer, head], -inf where nothing was seen yet.
-
     Args:
         layers: All attention layers of the model.
     """
@@ -52,9 +49,15 @@ class LargestLogits:
     def __init__(self, layers: list[Layer]) -> None:
         heads = [count_heads(layer) for layer in layers]
         self.values: Float[np.ndarray, "layers heads"] = np.full((len(layers), max(heads)), -np.inf)
+        """An array [layer, head], -inf where nothing was seen yet."""
 
     def record(self, layer: Layer, call: Call) -> None:
-        """Raise the maxima of a layer to those of a call."""
+        """Raise the maxima of a layer to those of a call.
+
+        Args:
+            layer: The layer.
+            call: A call of its attention.
+        """
         found = largest_logits(call).double().cpu().numpy()
         row = self.values[layer.index, : len(found)]
         np.maximum(row, found, out=row)
@@ -262,21 +265,42 @@ class QKClipCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Refuse a model that cannot be clipped."""
+        """Refuse a model that cannot be clipped.
+
+        Args:
+            args: The arguments of the Trainer.
+            state: The state of the training.
+            control: What the Trainer does next.
+            kwargs: The model and other parts of the Trainer.
+        """
         model = unwrap_model(kwargs["model"], runs=False)
         require_clipping(model, attention_layers(model))
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Watch the forward passes of the step."""
+        """Watch the forward passes of the step.
+
+        Args:
+            args: The arguments of the Trainer.
+            state: The state of the training.
+            control: What the Trainer does next.
+            kwargs: The model and other parts of the Trainer.
+        """
         self._watching.close()
         self._largest = self._watching.enter_context(max_logits(kwargs["model"]))
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Clip by the largest logits of all processes."""
+        """Clip by the largest logits of all processes.
+
+        Args:
+            args: The arguments of the Trainer.
+            state: The state of the training.
+            control: What the Trainer does next.
+            kwargs: The model and other parts of the Trainer.
+        """
         self._watching.close()
         if self._largest is None:
             return
@@ -287,5 +311,12 @@ class QKClipCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Stop watching."""
+        """Stop watching.
+
+        Args:
+            args: The arguments of the Trainer.
+            state: The state of the training.
+            control: What the Trainer does next.
+            kwargs: The model and other parts of the Trainer.
+        """
         self._watching.close()

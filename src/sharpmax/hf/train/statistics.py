@@ -46,7 +46,12 @@ class AttentionStatistics:
         self._sums: Float[np.ndarray, "layers heads sums"] | None = None
 
     def record(self, layer: Layer, call: Call) -> None:
-        """Measure a layer's first call; later ones, as in gradient checkpointing, are not."""
+        """Measure the first call of a layer, but not later ones, as in gradient checkpointing.
+
+        Args:
+            layer: The layer.
+            call: A call of its attention.
+        """
         if layer.index not in self._measured:
             self._measured[layer.index] = measure_rows(call, self.rows, self.sequences)
 
@@ -77,7 +82,17 @@ class AttentionStatistics:
             self._sums = np.where(measured, total, np.nan)
 
     def array(self, name: str) -> Float[np.ndarray, "layers heads"]:
-        """Return a statistic by its name."""
+        """Return a statistic by its name.
+
+        Args:
+            name: One of `entropy`, `varentropy`, `max_logit`, `max_weight` and `first_share`.
+
+        Returns:
+            An array [layer, head].
+
+        Raises:
+            UserError: The name is unknown.
+        """
         if name not in STATISTICS:
             raise UserError(f"unknown statistic {name!r}: expected one of {', '.join(STATISTICS)}")
         count = self.sums[..., len(MEANS)]
