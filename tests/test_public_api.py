@@ -131,15 +131,17 @@ CALL = "(logits, *, where=None, axis=-1)"
 OWN_CALLS = {
     "selective": "(logits, *, selection=None, where=None, axis=-1)",
     "differential": "(logits, second=None, *, where=None, axis=-1)",
+    "thresholded-differential": "(logits, second=None, *, where=None, axis=-1)",
 }
 
 
 def test_normalisers_are_called_alike():
     assert list(sx.NORMALISERS) == [
-        *("softmax", "adaptive-temperature", "scalable-softmax", "softmax-plus-one", "sparsemax"),
-        *("entmax", "adaptive-scalable-entmax", "top-k", "hard", "local", "sigmoid", "relu"),
-        *("linear", "positive-linear", "stick-breaking", "stieltjes", "threshold-relative"),
-        *("selective", "differential"),
+        *("softmax", "adaptive-temperature", "scalable-softmax", "query-aware-scalable-softmax"),
+        *("softmax-plus-one", "softpick", "sparsemax", "entmax", "adaptive-scalable-entmax"),
+        *("top-k", "hard", "local", "scale-invariant", "sigmoid", "relu", "linear"),
+        *("positive-linear", "stick-breaking", "stieltjes", "threshold-relative", "selective"),
+        *("differential", "thresholded-differential"),
     ]
     for name, normaliser in sx.NORMALISERS.items():
         assert plain_signature(normaliser) == OWN_CALLS.get(name, CALL), name

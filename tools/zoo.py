@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "normalisers.md"
 MARK = "zoo"
 NOTHING = "—"
+NOT_YET = "not yet"
 COLUMNS = {
     "put in": ("drop-in", 1024),
     "trained": ("trained", 1024),
@@ -39,9 +40,11 @@ def table(result: Result) -> str:
 
 
 def accuracy(board: schemas.Leaderboard, method: str, track: str, size: int) -> str:
-    """Return the accuracy of a method; a dash if it did not take part."""
+    """Return the accuracy of a method; a dash if it cannot take part."""
     row = board.row(track, "max", method)
-    return NOTHING if row is None else share(row.mean[board.sizes.index(size)])
+    if row is None:
+        return NOTHING if method in {each.method for each in board.rows} else NOT_YET
+    return share(row.mean[board.sizes.index(size)])
 
 
 def main() -> None:

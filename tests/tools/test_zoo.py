@@ -31,9 +31,18 @@ def test_every_normaliser_has_a_row_and_a_number_or_none(board):
     assert names == list(sx.NORMALISERS)
     for row in rows:
         for cell in row.split("|")[2:-1]:
-            assert cell.strip() == "—" or 0 <= float(cell) <= 100
+            assert cell.strip() in (zoo.NOTHING, zoo.NOT_YET) or 0 <= float(cell) <= 100
     (selective,) = (row for row in rows if "`selective`" in row)
     assert selective.count("—") == len(zoo.COLUMNS)  # its logits need all queries
+
+
+def test_a_method_that_was_not_measured_is_told_from_one_that_cannot_take_part(board):
+    copy = board.model_copy(deep=True)
+    rows = [row for row in copy.measurements["rows"] if row["method"] != "hard"]
+    copy.measurements["rows"] = rows
+    lines = {line.split("|")[1].strip(" `"): line for line in zoo.table(copy).splitlines()[2:]}
+    assert lines["hard"].count("not yet") == len(zoo.COLUMNS)
+    assert "not yet" not in lines["selective"]
 
 
 def test_a_changed_result_changes_its_number(board):

@@ -97,15 +97,23 @@ METHODS = {
         "polynomial refitted to inverse temperatures", "series-1", "dash"
     ),
     "log-length": LOG_LENGTH,
+    "infoscale": Look("InfoScale", "series-6", "dash"),
+    "yarn": Look("YaRN's factor", "series-7"),
+    "llama4": Look("Llama 4's steps", "series-1", "dot"),
+    "grok": Look("Grok's law", "series-4", "dash"),
+    "critical": Look("critical scaling", "series-5", "dash"),
     "entropy-target": Look("back to the entropy at 16 items", "series-4"),
     # Other normalisers.
     "scalable-softmax": Look("scalable softmax", "series-3"),
+    "query-aware-scalable-softmax": Look("query-aware scalable softmax", "series-2", "dot"),
     "softmax-plus-one": Look("softmax plus one", "muted"),
+    "softpick": Look("softpick", "muted", "dash"),
     "sparsemax": Look("sparsemax", "series-1"),
     "entmax": Look("entmax", "series-1", "dash"),
     "adaptive-scalable-entmax": Look("adaptive scalable entmax", "series-4"),
     "top-k": Look("top-k", "series-5"),
     "local": Look("local", "series-6", "dash"),
+    "scale-invariant": Look("scale-invariant", "muted", "dot"),
     "sigmoid": Look("sigmoid", "series-3", "dash"),
     "relu": Look("ReLU", "series-2", "dash"),
     "linear": Look("linear", "series-4", "dash"),
@@ -115,6 +123,7 @@ METHODS = {
     "threshold-relative": Look("threshold-relative", "series-3", "dot"),
     "selective": Look("selective", "series-5", "dot"),
     "differential": Look("differential", "series-5", "dash"),
+    "thresholded-differential": Look("thresholded differential", "series-6", "dot"),
     "layer-norm": Look("layer norm", "series-7", "dot"),
     "step": Look("step", "series-7", "dash"),
 }
@@ -127,7 +136,15 @@ def name(method: str) -> str:
         return METHODS[method].name
     policy, _, number = method.partition(":")
     number, _, layers = number.partition("@")
-    patterns = {"log-length": "log n / log {}", "constant": "constant factor {}"}
+    patterns = {
+        "log-length": "log n / log {}",
+        "constant": "constant factor {}",
+        "infoscale": "InfoScale above {}",
+        "yarn": "YaRN's factor above {}",
+        "llama4": "Llama 4's steps of {}",
+        "grok": "Grok's law above {}",
+        "critical": "{} log n",
+    }
     if policy not in patterns or not number:
         return method
     where = layers.replace("-", "\N{EN DASH}")

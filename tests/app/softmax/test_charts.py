@@ -42,15 +42,16 @@ def test_every_normaliser_has_a_line_or_a_reason(row):
 
 
 def test_the_line_begins_with_the_largest_logit(row):
-    (line,) = render(row, ["softmax"]).data[0]["lines"]
+    line, needle = render(row, ["softmax"]).data[0]["lines"]
     assert line["x"][0] == 1
     assert line["x"][-1] == row.size
     assert line["y"] == sorted(line["y"], reverse=True)
     assert line["y"][0] == pytest.approx(sx.softmax(row).max(), rel=1e-4)
+    assert (needle["x"], needle["y"]) == ([1], [line["y"][0]])
 
 
 def test_a_log_scale_leaves_out_zeros(row):
-    (line,) = render(row, ["hard"], scale="log").data[0]["lines"]
+    line, _ = render(row, ["hard"], scale="log").data[0]["lines"]
     assert line["y"][0] == 1.0
     assert set(line["y"][1:]) == {None}
 
