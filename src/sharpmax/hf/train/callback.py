@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch._dynamo.eval_frame import OptimizedModule
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from sharpmax._errors import UserError
 from sharpmax._files import refuse_overwriting
 from sharpmax.hf.model_info import describe_model
 from sharpmax.hf.patch.layers import attention_layers, count_heads
-from sharpmax.hf.patch.wrappers import unwrap_model
 from sharpmax.hf.train.alarms import MAX_LOGIT, MIN_ENTROPY, Alarm, AlarmBell
 from sharpmax.hf.train.history import StatisticsLog
 from sharpmax.hf.train.statistics import (
@@ -26,6 +24,7 @@ from sharpmax.hf.train.statistics import (
     attention_statistics,
     check_sampling,
 )
+from sharpmax.hf.train.watch import watchable_model
 
 EVERY = 10
 """Steps between two samples by default."""
@@ -110,18 +109,12 @@ class StatisticsCallback(TrainerCallback):
             control: What the Trainer does next.
             kwargs: The model and other parts of the Trainer.
         """
-        model = kwargs["model"]
-        if args.torch_compile or isinstance(model, OptimizedModule):
-            raise UserError(
-                "StatisticsCallback cannot watch a compiled model, since that would change its "
-                "graph: train without torch_compile, or without the callback"
-            )
+        model = watchable_model(kwargs["model"], will_compile=args.torch_compile)
         self._stop()
         if not state.is_world_process_zero:
             return
         resumed = state.global_step > 0
         refuse_overwriting([self.result_path], self.overwrite or resumed)
-        model = unwrap_model(model, runs=False)
         layers = attention_layers(model)
         self.history = StatisticsLog(
             self.path,

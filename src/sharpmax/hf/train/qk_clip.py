@@ -26,7 +26,7 @@ from sharpmax.hf.patch.layers import Layer, attention_layers, count_heads
 from sharpmax.hf.patch.parallel import require_whole_weights
 from sharpmax.hf.patch.wrappers import unwrap_model
 from sharpmax.hf.train.rows import Call, find_visible
-from sharpmax.hf.train.watch import watched_layers
+from sharpmax.hf.train.watch import watchable_model, watched_layers
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -86,7 +86,7 @@ def max_logits(model: PreTrainedModel) -> Iterator[LargestLogits]:
         >>> optimizer.step()
         >>> shf.qk_clip(model, 100.0, largest)
     """
-    inner = unwrap_model(model, runs=False)
+    inner = watchable_model(model)
     layers = attention_layers(inner)
     largest = LargestLogits(layers)
     with watched_layers(inner, layers, largest.record):
@@ -273,7 +273,7 @@ class QKClipCallback(TrainerCallback):
             control: What the Trainer does next.
             kwargs: The model and other parts of the Trainer.
         """
-        model = unwrap_model(kwargs["model"], runs=False)
+        model = watchable_model(kwargs["model"], will_compile=args.torch_compile)
         require_clipping(model, attention_layers(model))
 
     def on_step_begin(

@@ -212,18 +212,39 @@ def _first_share(
     visible: Bool[Tensor, "batch heads row key"],
     picked: Int[Tensor, " rows"],
 ) -> Float[Tensor, "batch heads row"]:
-    """Return the weight of the first token of each row's sequence; 0 where a window has passed it.
-
-    The first key that a row sees is the first token, after padding and in packed sequences too,
-    unless it is where the window begins.
-    """
+    """Return the weight of the first token of each row's sequence; 0 if no window reaches it."""
+    starts, window = _find_starts(call, len(visible)), call.options.get("sliding_window")
+    if starts is not None:
+        visible = visible & starts[:, None, None]
     first = visible.to(torch.int8).argmax(-1)
     share = weights.gather(-1, first[..., None])[..., 0]
-    window = call.options.get("sliding_window")
-    if window is None:
-        return share
-    passed = (first > 0) & (picked - first + 1 >= window)
-    return torch.where(passed, 0.0, share)
+    if starts is not None:
+        return torch.where(visible.any(-1), share, 0.0)
+    # With a cache: the first key that a row sees, unless its window is full.
+    return share if window is None else torch.where(visible.sum(-1) >= window, 0.0, share)
+
+
+def _find_starts(call: Call, sequences: int) -> Bool[Tensor, "#batch key"] | None:
+    """Return which tokens begin a sequence, after padding and in packed sequences too.
+
+    Such a token is the first, or does not see the token before. None with a cache.
+    """
+    mask, keys = call.mask, call.key.shape[2]
+    if call.query.shape[2] != keys:
+        return None
+    mask = mask.matrix() if isinstance(mask, WindowMask) else mask
+    before = torch.ones((1, keys - 1), dtype=torch.bool, device=call.query.device)
+    if mask is not None and mask.ndim == 4:
+        below = mask[:sequences, :, :, :keys].diagonal(offset=-1, dim1=2, dim2=3)
+        if below.dtype != torch.bool:
+            below = below > _array.hiding_bias(torch.finfo(below.dtype).min)
+        before = below.any(1)
+    elif mask is not None:
+        before = mask[:sequences, : keys - 1].bool()
+    segment = _find_segments(call)
+    if segment is not None:
+        before = before & (segment[1:] == segment[:-1])
+    return torch.cat([torch.ones_like(before[:, :1]), ~before], 1)
 
 
 def _compute_weights(

@@ -14,9 +14,8 @@ from transformers import PreTrainedModel
 from sharpmax._errors import UserError
 from sharpmax.hf.patch.layers import Layer, attention_layers, count_heads
 from sharpmax.hf.patch.parallel import gather_heads, share_of
-from sharpmax.hf.patch.wrappers import unwrap_model
 from sharpmax.hf.train.rows import MEANS, STATISTICS, Call, measure_rows
-from sharpmax.hf.train.watch import watched_layers
+from sharpmax.hf.train.watch import watchable_model, watched_layers
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -136,9 +135,10 @@ def attention_statistics(
         >>> statistics.entropy[3, 5]  # layer 3, head 5, in nats
     """
     check_sampling(rows, sequences)
-    layers = attention_layers(unwrap_model(model, runs=False))
+    inner = watchable_model(model)
+    layers = attention_layers(inner)
     statistics = AttentionStatistics(layers, rows, sequences)
-    with watched_layers(unwrap_model(model, runs=False), layers, statistics.record):
+    with watched_layers(inner, layers, statistics.record):
         yield statistics
 
 

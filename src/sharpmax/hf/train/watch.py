@@ -15,12 +15,13 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import nn
+from torch._dynamo.eval_frame import OptimizedModule
 from transformers import AttentionInterface, PreTrainedModel
 
 from sharpmax._errors import UserError
 from sharpmax.hf.patch.layers import Layer
+from sharpmax.hf.patch.wrappers import unwrap_model
 from sharpmax.hf.train.rows import Call
 
 Recorder = Callable[[Layer, Call], None]
@@ -32,6 +33,28 @@ _lock = threading.Lock()
 _watched: WeakKeyDictionary[nn.Module, list[tuple[Layer, Recorder]]] = WeakKeyDictionary()
 _users: dict[str, int] = {}
 """How many blocks watch models that use an implementation."""
+
+
+def watchable_model(model: Any, *, will_compile: bool = False) -> PreTrainedModel:
+    """Return the transformers model inside a wrapper, if it can be watched.
+
+    Args:
+        model: A transformers model or a wrapper of one.
+        will_compile: Whether it will be compiled before it runs.
+
+    Raises:
+        UserError: The model or a part of it is compiled, or the wrapper is not supported.
+    """
+    inner = unwrap_model(model, runs=False)
+    if will_compile or any(
+        isinstance(part, OptimizedModule) or part._compiled_call_impl is not None
+        for part in model.modules()
+    ):
+        raise UserError(
+            f"{type(inner).__name__} is compiled, and watching its attention would change its "
+            "graph: train without torch.compile, or without statistics and QK-clip"
+        )
+    return inner
 
 
 @contextmanager
@@ -103,11 +126,6 @@ def _attend_watched(
     """Show a call to the recorder of its layer, and run it."""
     recorders = _watched.get(module)
     if recorders:
-        if torch.compiler.is_compiling():
-            raise UserError(
-                f"{type(module).__name__} is compiled, and watching it would change its graph: "
-                "record statistics of the model that is not compiled"
-            )
         call = Call(name, module, query, key, mask, options)
         for layer, recorder in recorders:
             recorder(layer, call)
