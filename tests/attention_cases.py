@@ -188,6 +188,7 @@ def assert_right(answer: Any, call: Call, dtype: torch.dtype) -> None:
 def small_blocks():
     """Blocks so small that most calls have several, of uneven sizes. Import it to use it."""
     from sharpmax.cpu import blockwise as cpu_blockwise
+    from sharpmax.cpu import gradients as cpu_gradients
     from sharpmax.torch import blockwise
     from sharpmax.torch.triton import launch
 
@@ -198,6 +199,9 @@ def small_blocks():
         patch.setattr(cpu_blockwise, "BLOCK_ROWS", 5)
         patch.setattr(cpu_blockwise, "MIN_BLOCK_ROWS", 5)
         patch.setattr(cpu_blockwise, "TILE", 7)
+        patch.setattr(cpu_gradients, "BLOCK_ROWS", 5)
+        patch.setattr(cpu_gradients, "MIN_BLOCK_ROWS", 5)
+        patch.setattr(cpu_gradients, "TILE", 7)
         patch.setattr(launch, "block_choices", lambda *_: (launch.Blocks(16, 16, 4, 1),))
         yield
 

@@ -77,7 +77,7 @@ def test_what_it_does_not_support_is_refused_by_name(monkeypatch):
     query, key, value = make()
     for tensors, options, message in (
         ([query.double(), key.double(), value.double()], {}, "does not support torch.float64"),
-        ([query.clone().requires_grad_(), key, value], {}, "does not support gradients"),
+        ([query.clone().requires_grad_(), key, value], {}, "not support gradients of statistics"),
         ([query, key, value], {"dropout_p": 0.5}, "does not support dropout_p=0.5"),
         ([x.to("meta") for x in (query, key, value)], {}, "does not support tensors on meta"),
     ):
@@ -102,12 +102,13 @@ def test_auto_uses_it_where_the_entropy_is_needed(monkeypatch):
     query, key, value = make()
     scaled_dot_product_attention(query, key, value)
     attention_stats(query, key)
-    assert len(calls) == 2
-    scaled_dot_product_attention(query, key, value, policy=sx.Constant(1.0))  # torch's own
     scaled_dot_product_attention(query, key, value.clone().requires_grad_())
+    assert len(calls) == 3
+    scaled_dot_product_attention(query, key, value, policy=sx.Constant(1.0))  # torch's own
+    attention(query, key, value.clone().requires_grad_())
     scaled_dot_product_attention(query.double(), key.double(), value.double())
     torch.compile(scaled_dot_product_attention, backend="eager")(query, key, value)
-    assert len(calls) == 2
+    assert len(calls) == 3
 
 
 def test_several_threads_may_call_at_once():

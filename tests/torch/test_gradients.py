@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -20,6 +21,8 @@ from attention_cases import (
     tensor,
     widest,
 )
+from sharpmax.cpu import blockwise
+from sharpmax.cpu import gradients as cpu_gradients
 from sharpmax.torch import attention, scaled_dot_product_attention
 
 POLICIES = (SMOOTH, policy_for_tensors, sx.LogLength(2), sx.Constant(1.5))
@@ -93,6 +96,93 @@ def test_gradients_are_those_of_the_reference(impl, data):
         torch.testing.assert_close(ours.cpu().double(), theirs, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@settings(max_examples=60)
+@given(data=st.data())
+def test_gradients_of_the_cpu_kernel_are_those_of_the_reference(threads, data):
+    """Of the output alone: it has none of statistics, sinks and biases."""
+    call = replace(data.draw(differentiable("cpu", 12)), sinks=None).rounded(torch.float32)
+    if call.bias is not None:
+        call = replace(call, softcap=None)
+    weight = torch.randn(call.truth.output.shape, generator=torch.Generator().manual_seed(0))
+
+    def differentiate(impl):
+        options = call.options(impl)
+        tensors = [leaf.requires_grad_() for leaf in call.tensors(impl)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch, "get_num_threads", lambda: threads)
+            output = scaled_dot_product_attention(*tensors, **options)
+            return torch.autograd.grad((output * weight.to(output)).sum(), tensors)
+
+    largest = 1 + max(float(np.abs(end[np.isfinite(end)]).max(initial=0)) for end in ends(call))
+    for ours, theirs in zip(differentiate("cpu"), differentiate("reference"), strict=True):
+        # Logits, and with them weights and their derivatives, are off by a few eps * largest.
+        size = 1 + float(theirs.abs().max())
+        tolerance = 100 * torch.finfo(torch.float32).eps * largest**2 * size
+        torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=tolerance)
+
+
+def ends(call):
+    return call.truth.max_logit, call.truth.min_logit
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 2, 300, 520), (1, 1, 1, 700, 700)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_the_cpu_kernel_in_blocks_of_the_usual_size(rng, shape, causal, monkeypatch):
+    """Several blocks of 256 rows and tiles of 512 keys, shared key heads, parts of one head."""
+    for name, usual in (("BLOCK_ROWS", 256), ("MIN_BLOCK_ROWS", 16), ("TILE", 512)):
+        monkeypatch.setattr(cpu_gradients, name, usual)
+        monkeypatch.setattr(blockwise, name, usual)
+    batch, heads, kv_heads, queries, keys = shape
+    arrays = [
+        rng.normal(size=(batch, count, length, 8)) * 1.5
+        for count, length in ((heads, queries), (kv_heads, keys), (kv_heads, keys))
+    ]
+    weight = torch.tensor(rng.normal(size=(batch, heads, queries, 8)))
+    found = []
+    for impl in ("cpu", "reference"):
+        tensors = [tensor(array, impl).requires_grad_() for array in arrays]
+        output = scaled_dot_product_attention(
+            *tensors, is_causal=causal, enable_gqa=True, policy=SMOOTH, impl=impl
+        )
+        found.append(torch.autograd.grad((output * weight.to(output)).sum(), tensors))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=1e-5 * theirs.abs().max())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_in_half_precision_are_rounded_once(rng, dtype):
+    arrays = [torch.tensor(rng.normal(size=(1, 2, 9, 8))).to(dtype) for _ in range(3)]
+    found = []
+    for kind in (dtype, torch.float32):
+        tensors = [array.detach().to(kind).requires_grad_() for array in arrays]
+        output = scaled_dot_product_attention(*tensors, policy=SMOOTH, impl="cpu")
+        weight = torch.linspace(-1, 1, output.numel()).view_as(output).to(dtype).to(kind)
+        found.append(torch.autograd.grad(output, tensors, weight))
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.dtype == dtype
+        assert torch.equal(ours, theirs.to(dtype))
+
+
+def test_the_cpu_kernel_has_no_second_derivative(rng):
+    tensors = [tensor(rng.normal(size=(1, 1, 4, 2)), "cpu").requires_grad_() for _ in range(3)]
+    output = scaled_dot_product_attention(*tensors, policy=SMOOTH, impl="cpu")
+    with pytest.raises(NotImplementedError, match="no second derivatives"):
+        torch.autograd.grad(output.sum(), tensors[0], create_graph=True)
+
+
+@pytest.mark.parametrize("where", ["hidden", "seen"])
+def test_numbers_that_are_not_finite_do_not_spread_to_rows_that_do_not_see_them(rng, where):
+    arrays = [tensor(rng.normal(size=(1, 1, 6, 3)), "cpu") for _ in range(3)]
+    arrays[2][:, :, -1] = torch.nan
+    query, key, value = (array.requires_grad_() for array in arrays)
+    mask = torch.arange(6) < (5 if where == "hidden" else 6)
+    output = scaled_dot_product_attention(query, key, value, mask, policy=SMOOTH, impl="cpu")
+    gradients = torch.autograd.grad(output.sum(), (query, key))
+    finite = [bool(gradient.isfinite().all()) for gradient in gradients]
+    assert finite == [where == "hidden"] * 2
+
+
 @pytest.mark.parametrize("impl", ["streaming", "fused"])
 def test_finite_differences(impl):
     """One call with everything that an implementation differentiates."""
@@ -140,7 +230,7 @@ def test_second_derivatives(rng, impl):
     assert torch.autograd.gradgradcheck(attend, tensors)
 
 
-@pytest.mark.parametrize("impl", DIFFERENTIABLE)
+@pytest.mark.parametrize("impl", [*DIFFERENTIABLE, "cpu"])
 @pytest.mark.parametrize("rest", [False, True])
 def test_a_policy_may_be_learned(rng, impl, rest):
     """A parameter inside the policy gets its gradient, also where nothing else needs one."""

@@ -155,7 +155,7 @@ def split_tasks(arrays: Arrays, thread_count: int, *, whole_heads: bool = False)
     tasks = []
     for start in reversed(range(0, queries, rows)):
         stop = min(start + rows, queries)
-        size = (stop - start) * block_group * max(1, _reach(arrays, start, stop))
+        size = (stop - start) * block_group * max(1, reach(arrays, start, stop))
         single = block_count * size < SINGLE_THREAD_LOGITS
         most = block_count if single else -(-block_count // thread_count)
         step = max(fair, min(MIN_TASK_LOGITS // size, most))
@@ -168,14 +168,14 @@ def split_tasks(arrays: Arrays, thread_count: int, *, whole_heads: bool = False)
     return tasks
 
 
-def _reach(arrays: Arrays, start: int, stop: int) -> int:
+def reach(arrays: Arrays, start: int, stop: int) -> int:
     """Return how many keys these queries can see by their position, at most."""
-    ahead, back, first_key = _positions(arrays)
+    ahead, back, first_key = positions(arrays)
     last = min(max(stop - first_key + ahead, 0), arrays.key.shape[2])
     return last - min(max(start - first_key - back, 0), last)
 
 
-def _positions(arrays: Arrays) -> tuple[int, int, int]:
+def positions(arrays: Arrays) -> tuple[int, int, int]:
     """Return how far a query sees ahead and back, and the position of the first key."""
     window = UNLIMITED if arrays.window is None else arrays.window - 1
     return (0 if arrays.causal else window), window, arrays.first_key
@@ -186,7 +186,7 @@ _workspaces: list[Any] = []
 
 
 @contextmanager
-def _workspace(size: int) -> Iterator[Float[np.ndarray, " size"]]:
+def workspace(size: int) -> Iterator[Float[np.ndarray, " size"]]:
     """Lend memory to one task. Not thread-local: OpenMP threads lose what Python stores in them."""
     try:
         memory = _workspaces.pop()
@@ -228,7 +228,7 @@ class _Call:
         )
         self.settings: tuple[Any, ...] = (
             TILE,
-            _positions(arrays),
+            positions(arrays),
             (scale, softcap * BITS, arrays.lowest),
             (arrays.value is not None, stats or needs_entropy(policy), stats),
             *(self.table or NO_TABLE),
@@ -258,7 +258,7 @@ class _Call:
         logits = max(rows * keys for _, rows, keys in sizes)
         rows = max(blocks * rows for blocks, rows, _ in sizes)
         known, count = np.empty(KNOWN * rows, np.float32), np.empty(rows, np.int32)
-        with _workspace(logits) as memory:
+        with workspace(logits) as memory:
             return self._run_stage((begin, end), ALL_STAGES, memory, known, count)
 
     def _run_with_policy(self, begin: int, end: int) -> bool:
@@ -266,7 +266,7 @@ class _Call:
         blocks, rows, keys = self._size(self.tasks[begin])
         known = np.empty((blocks, KNOWN, rows), np.float32)
         count = np.empty((blocks, rows), np.int32)
-        with _workspace(blocks * rows * keys) as memory:
+        with workspace(blocks * rows * keys) as memory:
             state = (memory, known.reshape(-1), count.reshape(-1))
             self._run_stage((begin, end), SURVEY, *state)
             self._call_policy(known, count)
@@ -292,5 +292,5 @@ class _Call:
     def _size(self, task: Task) -> tuple[int, int, int]:
         """Return the blocks of a task, the rows of each, and how many of their keys are kept."""
         _, blocks, _, group, start, stop = task
-        keys = TILE if self.arrays.value is None else _reach(self.arrays, start, stop)
+        keys = TILE if self.arrays.value is None else reach(self.arrays, start, stop)
         return blocks, group * (stop - start), keys

@@ -67,7 +67,7 @@ ATTEND = types.boolean(
 
 
 @inner(forceinline=True)
-def _gather(
+def gather(
     query: Float[np.ndarray, "batch kv_heads group query dim"],
     place: tuple[int, int, int, int],
     queries: int,
@@ -82,7 +82,7 @@ def _gather(
 
 
 @inner()
-def _visible(
+def visible(
     task: Int[np.ndarray, " 6"],
     positions: tuple[int, int, int],
     keys: int,
@@ -323,7 +323,7 @@ def attend_tasks(
         queries = task[LAST_ROW] - task[FIRST_ROW]
         rows = queries * task[GROUP]
         first, stop = np.empty(rows, np.int64), np.empty(rows, np.int64)
-        begins, ends = _visible(task, positions, keys, first, stop)
+        begins, ends = visible(task, positions, keys, first, stop)
         blocks, wide = task[BLOCKS], ends - begins
         known = rows_memory[: KNOWN * blocks * rows].reshape(blocks, KNOWN, rows)
         count = count_memory[: blocks * rows].reshape(blocks, rows)
@@ -337,7 +337,7 @@ def attend_tasks(
             place = n, h, task[FIRST_GROUP], task[FIRST_ROW], begins
             own = memory[rows * wide * b :] if stages != ALL_STAGES else memory
             if stages != WEIGH:
-                _gather(query, place[:4], queries, numbers[0], scaled)
+                gather(query, place[:4], queries, numbers[0], scaled)
                 _survey_block(
                     *(scaled, key[n, h, begins:ends], bias, mask, place, queries, tile),
                     *(numbers, wants, first, stop, own, known[b], count[b]),

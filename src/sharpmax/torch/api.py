@@ -257,7 +257,8 @@ def _run(
         if chosen == "reference":
             return reference.attend(inputs, policy, normaliser)
         if chosen == "cpu":
-            return cpu.attend(inputs, policy, stats)
+            found = cpu.attend(inputs, policy, stats)
+            return streaming.attend(inputs, policy, stats) if found is None else found
         if chosen == "triton":
             return triton.attend(inputs, policy, stats)
         if chosen == "sdpa":
@@ -303,7 +304,7 @@ def _choose(
         return _choose_automatically(inputs, policy, stats=stats)
     reason = None
     if impl == "cpu":
-        reason = cpu.refusal(inputs, policy)
+        reason = cpu.refusal(inputs, policy, stats)
     elif impl == "fused":
         reason = fused.refusal(inputs)
     elif impl == "sdpa":
@@ -327,7 +328,7 @@ def _choose_automatically(inputs: Inputs, policy: Policy, *, stats: bool) -> str
     entropy_needed = stats or needs_entropy(policy)
     if not entropy_needed and sdpa.refusal(inputs, policy) is None:
         return "sdpa"
-    if entropy_needed and cpu.refusal(inputs, policy) is None:
+    if entropy_needed and cpu.refusal(inputs, policy, stats) is None:
         return "cpu"
     device = inputs.query.device.type
     two_calls = entropy_needed and inputs.value is not None
