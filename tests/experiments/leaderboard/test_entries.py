@@ -47,6 +47,7 @@ def test_a_method_that_cannot_take_part_has_a_reason():
         *((track, "selective") for track in TRACKS),
         *((track, name) for track in drop_ins for name in NOT_PUT_IN),
         *((track, law) for track in ("trained", "augmented") for law in LAWS),
+        *((track, "query-aware-scalable-softmax") for track in ("trained", "augmented")),
     }
     assert "as with softmax" in absent["trained", "infoscale"]
     assert "one query" in absent["trained", "selective"]

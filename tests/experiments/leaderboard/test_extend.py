@@ -9,6 +9,7 @@ import pytest
 
 from sharpmax import UserError
 from sharpmax.experiments.leaderboard import experiment
+from sharpmax.experiments.leaderboard.entries import NOT_YET
 from sharpmax.experiments.leaderboard.experiment import RULES, Config
 from sharpmax.experiments.leaderboard.extend import Earlier
 from sharpmax.experiments.leaderboard.trial import Budget
@@ -107,6 +108,22 @@ def test_an_extension_can_be_extended(run):
     assert ("hard", False) not in performed
     assert ("relu", False) not in performed
     assert len(third.measurements["extensions"]) == 2
+
+
+def test_rows_that_were_never_asked_for_are_named_and_can_follow_later(run):
+    earlier, _ = run(replace(EARLIER, tasks=("max", "second-max")), "first")
+    new = replace(EARLIER, methods=("relu",))
+    part, performed = run(new, "second", earlier)
+    assert ("relu", False) in performed
+    assert len(performed) == 2  # and softmax, into whose heads relu is put
+    rows = {(row["track"], row["task"], row["method"]): row for row in part.measurements["rows"]}
+    assert len(rows) == 2 * 2 * 4
+    assert rows["trained", "second-max", "relu"]["reason"] == "not measured yet"
+    assert rows["drop-in", "second-max", "relu"]["reason"] == "not measured yet"
+    assert "needs" in rows["trained", "second-max", "selective"]["reason"]
+    whole, performed = run(replace(new, tasks=("max", "second-max")), "third", part)
+    assert len(performed) == 2
+    assert not [row for row in whole.measurements["rows"] if row.get("reason") == NOT_YET]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from sharpmax.experiments.leaderboard.config import QUICK, Config
 from sharpmax.experiments.leaderboard.entries import (
     BASELINE,
     METHODS,
+    NOT_YET,
     TASKS,
     TRACKS,
     Entry,
@@ -70,8 +71,9 @@ def run(
         processes: Trials at a time; the number of cores by default.
         progress: Called while trials run.
         ray: Address of a Ray cluster on which the trials run instead of this machine.
-        earlier: A leaderboard with the same budget whose rows are kept; only trials of rows that it
-            lacks run. A trial gives all rows of its heads, so rows that share one are made anew.
+        earlier: A leaderboard with the same budget whose rows are kept; of the rows asked for only
+            those that it lacks run. A trial gives all rows of its heads, so rows that share one are
+            made anew. Rows that were never asked for say that they are not measured yet.
 
     Returns:
         A result of kind `leaderboard`.
@@ -82,13 +84,14 @@ def run(
     """
     _check(config)
     extended = None if earlier is None else Earlier.of(earlier, config, RULES)
+    asked = config.entries()
     config = config if extended is None else extended.widen(config)
     watch = Stopwatch()
     known = {} if extended is None else extended.rows
     # Several rows may share a trial.
     trials = dict.fromkeys(
         _trial(entry, config, folder)
-        for entry in config.entries()
+        for entry in asked
         if not reason_against(entry) and entry not in known
     )
     outcomes = _run_trials(list(trials), processes, progress, ray)
@@ -160,10 +163,10 @@ def _row(
     entry: Entry, config: Config, folder: Path, outcomes: dict[Trial, dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the measurements of one entry, or the reason why there are none."""
-    reason = reason_against(entry)
-    if reason is not None:
+    outcome = outcomes.get(_trial(entry, config, folder))
+    reason = reason_against(entry) or (NOT_YET if outcome is None else None)
+    if outcome is None or reason is not None:
         return {**entry._asdict(), "reason": reason}
-    outcome = outcomes[_trial(entry, config, folder)]
     measured = outcome["methods"][entry.method]
     accuracy = np.asarray(measured["accuracy"])
     row = {
