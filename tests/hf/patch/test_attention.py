@@ -626,6 +626,20 @@ def test_autocast_runs_sdpa(monkeypatch):
     assert not calls.ours
 
 
+@pytest.mark.parametrize("use_cache", [False, True])
+@pytest.mark.parametrize("policy", [sx.PAPER, PLAIN], ids=["paper", "plain"])
+def test_autocast_and_our_attention(policy, use_cache):
+    """Rotary embeddings return float32 and values are in half precision, unless a cache joins them."""
+    model, inputs = family_model("Llama"), FAMILIES["Llama"].example()
+    with shf.sharpen(model, policy):
+        exact = run(model, inputs, use_cache=use_cache)
+        with torch.autocast("cpu", torch.bfloat16):
+            rounded = run(model, inputs, use_cache=use_cache)
+    assert rounded.dtype == torch.bfloat16
+    error = (rounded - exact).abs().max() / exact.abs().max()
+    assert 0 < error < 16 * torch.finfo(torch.bfloat16).eps
+
+
 def test_a_model_with_eager_attention_is_left_to_our_attention(monkeypatch):
     model, inputs = family_model("Llama"), FAMILIES["Llama"].example()
     calls = Calls(monkeypatch)

@@ -15,17 +15,17 @@ from transformers import PreTrainedModel
 
 from sharpmax.hf.patch.layers import attention_layers
 
-Change = Callable[[torch.nn.Module, Tensor, Tensor], Tensor]
+Weigh = Callable[[torch.nn.Module, Tensor, Tensor], Tensor]
 
 
 @contextmanager
-def eager_logits(model: PreTrainedModel, change: Change | None = None) -> Iterator[dict]:
+def eager_logits(model: PreTrainedModel, weigh: Weigh | None = None) -> Iterator[dict]:
     """Collect the first logits of each layer [batch, head, query, key], hidden ones as -inf.
 
     Args:
         model: A model with eager attention.
-        change: Called with the layer, its logits and a mask of the visible ones; what it returns
-            takes the place of the logits.
+        weigh: Called with the layer, its logits and a mask of the visible ones; what it returns
+            takes the place of the weights.
     """
     caught: dict[int, Tensor] = {}
     inside: list[Any] = []
@@ -49,8 +49,8 @@ def eager_logits(model: PreTrainedModel, change: Change | None = None) -> Iterat
             lowered = sinks.detach().double()[:, None, None] - known[..., -1:]
             known = known[..., :-1] + lowered
         caught.setdefault(layer.index, known)
-        if change is not None:
-            logits = change(layer.module, logits, visible)
+        if weigh is not None:
+            return weigh(layer.module, logits, visible).to(logits.dtype)
         return plain(logits, *arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -25,7 +25,13 @@ from sharpmax.hf.patch.attention import (
 )
 from sharpmax.hf.patch.masks import WindowMask, count_visible
 from sharpmax.hf.patch.scope import LayerState, Rule
-from sharpmax.normalisers import AdaptiveTemperature, Normaliser, ScalableSoftmax, Softmax
+from sharpmax.normalisers import (
+    AdaptiveTemperature,
+    Normaliser,
+    QueryAwareScalableSoftmax,
+    ScalableSoftmax,
+    Softmax,
+)
 from sharpmax.torch import scaled_dot_product_attention
 
 if TYPE_CHECKING:
@@ -88,18 +94,26 @@ class HeadNormaliser(nn.Module):
         return normaliser(logits, where=where, axis=axis)
 
     def query_factor(
-        self, count: Int[Tensor, "#batch #heads query"]
+        self, count: Int[Tensor, "#batch #heads query"], dtype: torch.dtype
     ) -> Float[Tensor, "#batch heads query 1"] | None:
-        """Return the factor on each query that makes softmax this normaliser; None if none does."""
+        """Return the factor on each query that makes softmax this normaliser; None if none does.
+
+        Args:
+            count: How many keys each query sees.
+            dtype: The type of the queries; factors have this or float32.
+        """
+        dtype = torch.promote_types(dtype, torch.float32)
         fields = {
             name: value[:, None] if isinstance(value, Tensor) else value
             for name, value in self.fields().items()
         }
-        if isinstance(self.normaliser, ScalableSoftmax):
-            log_items = count.clamp(min=1).to(torch.float32).log()
+        if isinstance(self.normaliser, (ScalableSoftmax, QueryAwareScalableSoftmax)):
+            log_items = count.clamp(min=1).to(dtype).log()
             factor = fields["scale"] * log_items + fields["bias"]
+            if "modulation" in fields:
+                factor = factor * (1 + torch.as_tensor(fields["modulation"]).tanh())
         elif isinstance(self.normaliser, Softmax):
-            factor = torch.ones_like(count, dtype=torch.float32) / fields["temperature"]
+            factor = torch.ones_like(count, dtype=dtype) / fields["temperature"]
         else:
             return None
         return factor[..., None]
@@ -160,7 +174,7 @@ def _scale_query(
         return None
     causal = is_causal(module, options)
     count = count_visible(mask, causal, query.shape[2], key.shape[2], query.device)
-    factor = head.query_factor(count)
+    factor = head.query_factor(count, query.dtype)
     return None if factor is None else (query * factor).to(query.dtype)
 
 

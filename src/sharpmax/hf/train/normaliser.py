@@ -43,8 +43,8 @@ def with_normaliser(
     alone refuses it.
 
     Calling it again replaces the normaliser. A normaliser that is a factor on the query (softmax,
-    scalable softmax) runs SDPA. Adaptive temperature runs sharpmax's own attention. All others hold
-    the matrix of weights.
+    both kinds of scalable softmax) runs SDPA. Adaptive temperature runs sharpmax's own attention.
+    All others hold the matrix of weights.
 
     Args:
         model: A transformers model.
