@@ -16,7 +16,7 @@ from sharpmax.cli.progress import job_progress
 from sharpmax.results import Result
 
 CHECKPOINTS = "training"
-"""Folder of checkpoints inside the output folder."""
+"""Folder of checkpoints inside the output folder, except for the study, whose are published."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class Experiment:
     """Options of the command that this experiment supports; "training" stands for checkpoints."""
     jobs: str = "heads"
     """What its progress counts."""
+    folder: str = CHECKPOINTS
+    """Folder of checkpoints inside the output folder."""
 
 
 EXPERIMENTS = {
@@ -84,6 +86,13 @@ EXPERIMENTS = {
         "`sharpmax tune` against policies, calibrate and LoRA on the same questions; many hours",
         options=("model", "training", "only", "threads"),
         jobs="conditions",
+    ),
+    "study": Experiment(
+        "study.experiment",
+        "three models on lookup and RULER under eight conditions; about two days on one core",
+        options=("model", "training", "only", "threads"),
+        jobs="cells",
+        folder="study",
     ),
     "train-normalisers": Experiment(
         "train_normalisers.experiment",
@@ -191,7 +200,7 @@ def run_experiment(
                 names = None if only is None else [part.strip() for part in only.split(",")]
                 arguments |= {"only": names, "threads": threads, "progress": progress}
             if "training" in entry.options:
-                arguments["folder"] = out / CHECKPOINTS
+                arguments["folder"] = out / entry.folder
             result: Result = experiment.run(config, **arguments)
         with claim.writing():
             written = save_result(result, stem, claim.overwrite)

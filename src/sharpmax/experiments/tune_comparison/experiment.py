@@ -6,7 +6,6 @@ resumes and gives the same numbers. The result holds whatever is finished in the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -16,8 +15,9 @@ from typing import Any
 import torch
 
 from sharpmax._errors import UserError
-from sharpmax._files import write_atomically
-from sharpmax.experiments.tune_comparison.cells import Cell, make_cells
+from sharpmax.experiments.cells import Cell
+from sharpmax.experiments.measurement_files import MeasurementFiles
+from sharpmax.experiments.tune_comparison.cells import make_cells
 from sharpmax.experiments.tune_comparison.conditions import prepare, require_files
 from sharpmax.experiments.tune_comparison.config import CONDITIONS, PLAIN, Config
 from sharpmax.experiments.tune_comparison.summary import describe_heads, measure_heads, summarise
@@ -104,6 +104,7 @@ class _Work:
     ) -> None:
         self.config, self.loaded, self.folder = config, loaded, folder
         self.chosen, self.progress = chosen, progress
+        self.files = MeasurementFiles(folder)
         self.weights = weights_fingerprint(loaded.model)
         # Sums are split among threads: with another number of them, bits differ.
         self.threads = torch.get_num_threads()
@@ -116,7 +117,7 @@ class _Work:
             report = partial(self._report, "training", len(self.chosen), number)
             condition = prepare(name, self.config, self.loaded, self.folder, report)
             facts = {"facts": condition.facts, "sha256": condition.sha256}
-            self._save(self._file(name, "condition"), {"weights": self.weights}, facts)
+            self.files.save(name, "condition", {"weights": self.weights}, facts)
             missing = []
             for cell in self._cells_of(name):
                 if self._read(name, condition.sha256, cell) is None:
@@ -128,17 +129,17 @@ class _Work:
                     for cell in missing:
                         content = cell.measure(self.loaded.model, self.loaded.tokenizer)
                         of = self._depends_on(condition.sha256, cell)
-                        self._save(self._file(name, cell.name), of, content)
+                        self.files.save(name, cell.name, of, content)
                         self._report("measuring", len(jobs), jobs.index((name, cell.name)), 1.0)
             if name == PLAIN and self.heads() is None:
                 heads = measure_heads(self.config, self.loaded)
-                self._save(self._file(PLAIN, "heads"), self._heads_depend_on, heads)
+                self.files.save(PLAIN, "heads", self._heads_depend_on, heads)
 
     def collect(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         """Return the facts and measurements of every condition that has any."""
         facts, measured = {}, dict[str, dict[str, Any]]()
         for name, recipe in CONDITIONS.items():
-            saved = self._load(self._file(name, "condition"), {"weights": self.weights})
+            saved = self.files.load(name, "condition", {"weights": self.weights})
             if saved is not None:
                 units = {cell.name: self._read(name, saved["sha256"], cell) for cell in self.cells}
                 measured[name] = {cell: unit for cell, unit in units.items() if unit is not None}
@@ -147,7 +148,7 @@ class _Work:
 
     def heads(self) -> dict[str, Any] | None:
         """Return what was measured of the plain model's heads; None if it is missing."""
-        return self._load(self._file(PLAIN, "heads"), self._heads_depend_on)
+        return self.files.load(PLAIN, "heads", self._heads_depend_on)
 
     @property
     def _heads_depend_on(self) -> dict[str, Any]:
@@ -166,34 +167,8 @@ class _Work:
         return [cell for cell in self.cells if CONDITIONS[name].everything or cell.telling]
 
     def _read(self, name: str, condition_sha256: str, cell: Cell) -> dict[str, Any] | None:
-        return self._load(self._file(name, cell.name), self._depends_on(condition_sha256, cell))
-
-    def _file(self, name: str, content: str) -> Path:
-        return self.folder / "measured" / name.replace(":", "-") / f"{content}.json"
-
-    def _load(self, path: Path, of: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the content of a file; None if there is no file."""
-        if not path.exists():
-            return None
-        saved = json.loads(path.read_bytes())
-        if saved["of"] != of:
-            raise UserError(
-                f"{path} was measured with {_name_differences(saved['of'], of)}: repeat the "
-                f"command that did it, delete {self.folder}, or choose another --out"
-            )
-        content: dict[str, Any] = saved["content"]
-        return content
-
-    def _save(self, path: Path, of: dict[str, Any], content: dict[str, Any]) -> None:
-        write_atomically(path, json.dumps({"of": of, "content": content}).encode())
+        return self.files.load(name, cell.name, self._depends_on(condition_sha256, cell))
 
     def _report(self, stage: str, jobs: int, job: int, share: float) -> None:
         if self.progress is not None:
             self.progress(stage, jobs, job, share)
-
-
-def _name_differences(saved: dict[str, Any], now: dict[str, Any]) -> str:
-    different = [key for key in now if saved.get(key) != now[key]]
-    if different == ["threads"]:
-        return f"{saved['threads']} threads, not {now['threads']}"
-    return "other settings"

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.stats import spearmanr
 from transformers import PreTrainedModel
 
-from sharpmax.experiments.tune_comparison.cells import Cell
+from sharpmax.experiments.cells import Cell
 from sharpmax.experiments.tune_comparison.config import PLAIN, SEEDS, TUNED, Config
 from sharpmax.hf.evaluate import stats
 from sharpmax.hf.evaluate.tasks import TASKS, make_prompts
