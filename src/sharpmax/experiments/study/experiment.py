@@ -29,6 +29,9 @@ from sharpmax.results import Result, Stopwatch
 
 __all__ = ["Config", "run"]
 
+STAGES = (("lookup",), ("text", "short", "choices"), ("ruler",))
+"""Groups of cells that are measured under all conditions before the next."""
+
 Report = Callable[[str, int, int, float], None]
 """Called with a stage, its number of jobs, the index of a job and the finished share of that."""
 
@@ -113,9 +116,8 @@ class _Work:
 
     def finish(self, chosen: list[str]) -> None:
         """Measure what is missing of the chosen conditions: RULER, which takes long, comes last."""
-        quick = [cell for cell in self.cells if cell.group != "ruler"]
-        slow = [cell for cell in self.cells if cell.group == "ruler"]
-        jobs = [(cells, name) for cells in (quick, slow) for name in chosen]
+        stages = [[cell for cell in self.cells if cell.group in groups] for groups in STAGES]
+        jobs = [(cells, name) for cells in stages for name in chosen]
         order = [(name, cell.name) for cells, name in jobs for cell in cells]
         for cells, name in jobs:
             self._measure(name, self._prepare(name, chosen), cells, order)
