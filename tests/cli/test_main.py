@@ -32,7 +32,7 @@ SCRIPT = Path(sys.executable).with_name("sharpmax")
         ),
         (
             ("reproduce", "figure1", "--model", "x"),
-            "--model x goes with figure3, tune-comparison, not with figure1",
+            "--model x goes with figure3, tune-comparison, study, not with figure1",
         ),
         (("reproduce", "table1", "--processes", "0"), "Invalid value for '--processes'"),
         (("reproduce",), "Missing argument"),

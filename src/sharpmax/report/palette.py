@@ -84,6 +84,7 @@ METHODS = {
     "calibrated": Look("calibrated", "series-1"),
     "tuned": Look("tuned", "series-1"),
     # What a comparison of tuning names.
+    "tune": Look("tune", "series-1"),
     "tune-1": Look("tune", "series-1"),
     "lora-8": Look("LoRA, rank 8", "series-6"),
     "lora-1": Look("LoRA, rank 1", "series-6", "dash"),

@@ -781,6 +781,92 @@ class TuneComparison(ModelInfo):
         return next((r for r in self.texts if (r.cell, r.condition) == (cell, condition)), None)
 
 
+class StudyModel(ModelInfo):
+    """A model of the study, with what is known of its conditions."""
+
+    facts: dict[str, dict[str, Any]]
+
+
+class StudyChange(Change):
+    """A change with the exact test over prompts, and what the strictest test would find."""
+
+    p: float
+    p_adjusted: float = 1.0
+    detectable_strictly: float
+
+
+class StudyRow(Schema):
+    """Answers of a model under one condition to one task at one length."""
+
+    model: str
+    condition: str
+    group: str
+    task: str
+    length: int
+    prompts: int
+    score: Interval
+    log_probability: float
+    compared: StudyChange | None = None
+
+
+class StudyPool(Schema):
+    """Answers to all prompts of a family, or of the short tasks."""
+
+    model: str
+    condition: str
+    group: str
+    cells: int
+    measured: int
+    prompts: int = 0
+    score: Interval | None = None
+    compared: StudyChange | None = None
+
+
+class StudyText(Schema):
+    """Nats per token of ordinary text, after the first 128 tokens and before."""
+
+    model: str
+    condition: str
+    cell: str
+    nats: float
+    nats_change: Change | None = None
+
+
+class StudyVerdict(Schema):
+    """Whether a condition helps a model, by the rules of the protocol."""
+
+    model: str
+    condition: str
+    verdict: Literal["helps", "harms", "undecided", "unfinished"]
+    reasons: list[str]
+
+
+class Study(Schema):
+    """`study`: three models under eight conditions, on lookup, RULER and short tasks."""
+
+    models: dict[str, StudyModel]
+    conditions: dict[str, str]
+    families: list[str]
+    rows: list[StudyRow]
+    texts: list[StudyText]
+    pools: list[StudyPool]
+    verdicts: list[StudyVerdict]
+    primary_tests: int
+    seed: int
+
+    def pool(self, model: str, group: str, condition: str) -> StudyPool | None:
+        """Return the pooled answers; None if the condition was not measured."""
+        key = (model, group, condition)
+        found = (row for row in self.pools if (row.model, row.group, row.condition) == key)
+        return next(found, None)
+
+    def text(self, model: str, cell: str, condition: str) -> StudyText | None:
+        """Return the nats per token; None if they have not been measured."""
+        key = (model, cell, condition)
+        found = (row for row in self.texts if (row.model, row.cell, row.condition) == key)
+        return next(found, None)
+
+
 SCHEMAS: dict[str, type[Schema]] = {
     "bench-generate": GenerateBench,
     "bench-jax": AttentionBench,
@@ -802,6 +888,7 @@ SCHEMAS: dict[str, type[Schema]] = {
     "policies": Policies,
     "scan": Scan,
     "serving": Serving,
+    "study": Study,
     "table1": Table1,
     "tune-comparison": TuneComparison,
     "unknowns": Unknowns,

@@ -7,7 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from report import synthetic_study
 from report.synthetic_comparison import comparison
+from sharpmax.experiments.study import experiment as study
 from sharpmax.experiments.tune_comparison import experiment
 from sharpmax.hf import Evaluation
 from sharpmax.results import Result
@@ -45,7 +47,7 @@ def test_figure_3_of_another_model(model_folder, tmp_path, succeed, fail):
 
 def test_the_comparison_takes_some_conditions_and_threads(monkeypatch, tmp_path, succeed, fail):
     error = fail("reproduce", "figure1", "--only", "plain", "--out", tmp_path)
-    assert "--only plain goes with tune-comparison, train-normalisers, not with figure1" in error
+    assert "--only plain goes with tune-comparison, study, train-normalisers, not" in error
     command = ["reproduce", "tune-comparison", "--out", tmp_path]
     error = fail(*command, "--only", "plain,tuna")
     assert "unknown condition 'tuna': expected one of plain, tune-1" in error
@@ -67,6 +69,31 @@ def test_the_comparison_takes_some_conditions_and_threads(monkeypatch, tmp_path,
     }
     assert "the plain model answers 16.0 %" in finished.out
     assert Result.load(tmp_path / "tune-comparison.json").kind == "tune-comparison"
+
+
+def test_the_study_takes_a_model_and_keeps_its_measurements_beside_the_result(
+    monkeypatch, tmp_path, succeed, fail
+):
+    error = fail("reproduce", "study", "--model", "gpt2", "--out", tmp_path)
+    assert "model 'gpt2': the study measures smollm2, gemma-3-270m, qwen2.5-coder-1.5b" in error
+    given = {}
+
+    def run(config, **arguments):
+        given.update(arguments, model=config.model)
+        return synthetic_study.study()
+
+    monkeypatch.setattr(study, "run", run)
+    command = ["reproduce", "study", "--out", tmp_path, "--model", "smollm2", "--only", "plain"]
+    finished = succeed(*command)
+    assert given.pop("progress")
+    assert given == {
+        "only": ["plain"],
+        "threads": None,
+        "folder": tmp_path / "study",
+        "model": "smollm2",
+    }
+    assert "tune helps smollm2." in finished.out
+    assert Result.load(tmp_path / "study.json").kind == "study"
 
 
 def test_demo_refuses_before_it_writes_anything(tmp_path, fail):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from tune_comparison.tiny import accept_any_gain, loaded, provide_data, small
+from small_data import provide_data
+from tune_comparison.tiny import accept_any_gain, loaded, small
 
 from sharpmax import report
 from sharpmax._errors import UserError
-from sharpmax.experiments.tune_comparison import cells, experiment
+from sharpmax.experiments import cells
+from sharpmax.experiments.tune_comparison import experiment
 from sharpmax.results import Result
 
 

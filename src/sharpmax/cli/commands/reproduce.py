@@ -126,25 +126,26 @@ def reproduce(
     model: Annotated[
         str | None,
         typer.Option(
-            help="Model for figure3 and tune-comparison: a folder or a model name on the Hugging "
-            "Face hub. The paper uses google/gemma-2b for figure3. Default: smollm2.",
+            help="Model for figure3 and tune-comparison: a name that `sharpmax models` lists, a "
+            "folder, or a name on the Hugging Face hub; the paper uses google/gemma-2b for "
+            "figure3. Default: smollm2. For study: one of its three models. Default: all in turn.",
             metavar="MODEL",
         ),
     ] = None,
     only: Annotated[
         str | None,
         typer.Option(
-            help="Conditions of tune-comparison or train-normalisers to work on now, separated by "
-            "commas, such as plain,tune-1,lora-8. The result has all that are finished. Default: "
-            "all.",
+            help="Conditions of tune-comparison, study or train-normalisers to work on now, "
+            "separated by commas, such as plain,tune-1,lora-8. The result has all that are "
+            "finished. Default: all.",
             metavar="NAME,...",
         ),
     ] = None,
     threads: Annotated[
         int | None,
         typer.Option(
-            help="Number of threads of tune-comparison and train-normalisers. Default: PyTorch's "
-            "choice.",
+            help="Number of threads of tune-comparison, study and train-normalisers. Default: "
+            "PyTorch's choice.",
             metavar="N",
             min=1,
         ),

@@ -198,7 +198,7 @@ def _pool_rows(key: str, found: Measured) -> list[dict[str, Any]]:
 
 def _pool(units: Mapping[str, dict[str, Any]], cells: Sequence[str]) -> list[list[int]] | None:
     """Return the marks of all prompts of some cells; None if a cell is missing."""
-    if not all(cell in units for cell in cells):
+    if not cells or not all(cell in units for cell in cells):
         return None
     return [marks for cell in cells for marks in units[cell]["right"]]
 
