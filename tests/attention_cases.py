@@ -22,7 +22,10 @@ import truth
 from sharpmax.policies import needs_entropy
 from sharpmax.torch import attention
 
-STATS = ("entropy", "log_sum_exp", "max_logit", "min_logit", "count", "inverse_temperature")
+STATS = (
+    *("entropy", "log_sum_exp", "max_logit", "min_logit", "count", "inverse_temperature"),
+    "varentropy",
+)
 ON_GPU = torch.cuda.is_available()
 SMOOTH = sx.Polynomial((0.1, 0.3, 0.9), threshold=0.2)
 """Differentiable at the entropies of these calls, unlike PAPER."""

@@ -23,6 +23,7 @@ class Truth(NamedTuple):
     min_logit: np.ndarray
     count: np.ndarray
     inverse_temperature: np.ndarray
+    varentropy: np.ndarray
 
 
 def attention(
@@ -54,6 +55,7 @@ def attention(
         np.full(rows, np.inf),
         np.zeros(rows, int),
         np.ones(rows),
+        np.zeros(rows),
     )
     for place in np.ndindex(rows):
         b, h, i = place
@@ -77,6 +79,8 @@ def attention(
         weights = scipy.special.softmax(sharp)[: shown.sum()]
         answer.output[place] = weights @ value[b, h // group][shown]
         answer.entropy[place] = entropy
+        plain = scipy.special.softmax(logits)
+        answer.varentropy[place] = np.average((logits - plain @ logits) ** 2, weights=plain)
         answer.log_sum_exp[place] = scipy.special.logsumexp(logits)
         answer.max_logit[place] = logits.max()
         answer.min_logit[place] = logits.min()

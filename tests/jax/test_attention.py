@@ -22,7 +22,10 @@ import truth
 from sharpmax.jax import api, attention, attention_stats, blocks, dot_product_attention
 from strategies import GENERATOR
 
-STATS = ("entropy", "log_sum_exp", "max_logit", "min_logit", "count", "inverse_temperature")
+STATS = (
+    *("entropy", "log_sum_exp", "max_logit", "min_logit", "count", "inverse_temperature"),
+    "varentropy",
+)
 PLAIN = sx.Constant(1.0)
 SMOOTH = sx.Polynomial((0.1, 0.3, 0.9), threshold=0.2)
 LONG, SHORT = (13, 29, 2), (9, 5, 1)

@@ -18,7 +18,7 @@ from libraries import Library
 from strategies import GENERATOR, WITHOUT_JAX
 
 PROPERTIES = (
-    "log_sum_exp", "entropy", "max", "min", "count", "max_weight", "effective_items", "spread",
+    "log_sum_exp", "entropy", "varentropy", "max", "min", "count", "max_weight", "effective_items", "spread",
 )  # fmt: skip
 
 
@@ -42,6 +42,9 @@ def test_is_what_it_says(lib: Library, rng):
     expected = {
         "log_sum_exp": np.log(np.exp(logits).sum(-1)),
         "entropy": -(weights * np.log(weights)).sum(-1),
+        "varentropy": [
+            np.cov(row, ddof=0, aweights=p) for row, p in zip(logits, weights, strict=True)
+        ],
         "max": logits.max(-1),
         "min": logits.min(-1),
         "count": np.full(5, 13),
@@ -50,6 +53,42 @@ def test_is_what_it_says(lib: Library, rng):
         "spread": np.ptp(logits, axis=-1),
     }
     assert_same(read(lib, state), expected, rtol=1e-12)
+
+
+@given(
+    rng=GENERATOR,
+    items=st.integers(1, 40),
+    factor=st.floats(0.2, 5),
+    library=WITHOUT_JAX,
+    masked=st.booleans(),
+)
+def test_the_varentropy_is_how_fast_the_entropy_falls(rng, items, factor, library, masked):
+    """dH / dlog b = -varentropy, at any inverse temperature b: from Proposition 3.2."""
+    logits, step = rng.normal(size=(3, items)), 1e-4
+    where = library.array(rng.random((3, items)) < 0.7, "bool") if masked else None
+
+    def state(scale):
+        return sx.SoftmaxState.of(library.array(scale * logits), where)
+
+    low, high = (library.numpy(state(factor * np.exp(h)).entropy) for h in (-step, step))
+    found = library.numpy(state(factor).varentropy)
+    np.testing.assert_allclose((low - high) / (2 * step), found, rtol=1e-5, atol=1e-6)
+
+
+def test_equal_weights_have_no_varentropy_and_nothing_overflows(quick: Library):
+    """In float32 the square of a masked item's offset would be infinite, and its gradient NaN."""
+    logits = np.array([[5.0, 5.0, -np.inf], [-np.inf] * 3, [np.inf, np.inf, 1.0], [1e30, 0, 0]])
+    state = sx.SoftmaxState.of(quick.array(logits, "float32"))
+    assert quick.numpy(state.varentropy).tolist() == [0, 0, 0, 0]
+
+
+def test_the_gradient_of_the_varentropy_is_that_of_finite_differences(rng):
+    logits = torch.tensor(rng.normal(size=(2, 7)), requires_grad=True)
+    where = torch.tensor(rng.random((2, 7)) < 0.7)
+    assert torch.autograd.gradcheck(lambda x: sx.SoftmaxState.of(x, where).varentropy, logits)
+    single = logits.detach().float().masked_fill(~where, -torch.inf).requires_grad_()
+    sx.SoftmaxState.of(single).varentropy.sum().backward()
+    assert single.grad.isfinite().all()
 
 
 LOGITS = st.floats(-30, 30) | st.sampled_from([math.inf, -math.inf])

@@ -14,7 +14,10 @@ import torch.distributed as dist
 import sharpmax as sx
 from sharpmax.torch import attention, blockwise, sharded_attention
 
-STATS = ("entropy", "log_sum_exp", "max_logit", "min_logit", "inverse_temperature")
+STATS = (
+    *("entropy", "log_sum_exp", "max_logit", "min_logit", "inverse_temperature"),
+    "varentropy",
+)
 
 
 def main(rank: int, size: int, meeting: str) -> None:

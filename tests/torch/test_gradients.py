@@ -64,7 +64,8 @@ def everything(answer):
     """All that has a gradient; a row without keys has a constant log-sum-exp of -inf."""
     output, stats = answer
     total = torch.where(stats.count > 0, stats.log_sum_exp, 0.0)
-    return output, stats.entropy, total, stats.inverse_temperature, stats.max_weight, stats.spread
+    others = stats.inverse_temperature, stats.max_weight, stats.spread, stats.varentropy
+    return output, stats.entropy, total, *others
 
 
 def gradients(call, impl):

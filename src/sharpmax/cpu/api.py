@@ -34,6 +34,8 @@ class Stats:
         inverse_temperature: The factor on the row's logits that the policy returned.
         max_logit: The largest visible logit; -inf without visible keys.
         min_logit: The smallest visible logit; +inf without visible keys.
+        varentropy: Variance of log p under the softmax p, in square nats; 0 without visible keys.
+            The entropy falls by this much per unit of log(inverse temperature).
     """
 
     entropy: Float[np.ndarray, "*batch_heads query"]
@@ -42,6 +44,7 @@ class Stats:
     inverse_temperature: Float[np.ndarray, "*batch_heads query"]
     max_logit: Float[np.ndarray, "*batch_heads query"]
     min_logit: Float[np.ndarray, "*batch_heads query"]
+    varentropy: Float[np.ndarray, "*batch_heads query"]
 
 
 class Attended(NamedTuple):

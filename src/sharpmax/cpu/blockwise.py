@@ -82,17 +82,17 @@ class Answer(NamedTuple):
     """Output and statistics of each row; the statistics are empty if not asked for."""
 
     output: Float[np.ndarray, "batch kv_heads group query value_dim"] | None
-    numbers: Float[np.ndarray, "6 batch kv_heads group query"]
-    """Entropy, log-sum-exp, inverse temperature, largest and smallest logit, and mass: the sum of
-    the sharpened weights relative to the top key's."""
+    numbers: Float[np.ndarray, "7 batch kv_heads group query"]
+    """Entropy, log-sum-exp, inverse temperature, largest and smallest logit, mass (the sum of the
+    sharpened weights relative to the top key's) and varentropy."""
     counts: Int[np.ndarray, "batch kv_heads group query"]
     """How many keys each row can see."""
 
     @property
     def stats(self) -> tuple[Any, ...]:
-        """Entropy, log-sum-exp, count, inverse temperature, largest and smallest logit."""
-        entropy, log_sum_exp, factor, maximum, minimum, _ = self.numbers
-        return entropy, log_sum_exp, self.counts, factor, maximum, minimum
+        """The fields of `api.Stats`, in their order."""
+        entropy, log_sum_exp, factor, maximum, minimum, _, varentropy = self.numbers
+        return entropy, log_sum_exp, self.counts, factor, maximum, minimum, varentropy
 
 
 def attend(arrays: Arrays, policy: Policy, thread_count: int, *, stats: bool) -> Answer:
@@ -100,7 +100,7 @@ def attend(arrays: Arrays, policy: Policy, thread_count: int, *, stats: bool) ->
     rows = arrays.query.shape[:4]
     output = None if arrays.value is None else np.empty((*rows, arrays.value.shape[3]), np.float32)
     stored = rows if stats else (0, 0, 0, 0)
-    answer = Answer(output, np.zeros((6, *stored), np.float32), np.zeros(stored, np.int32))
+    answer = Answer(output, np.zeros((7, *stored), np.float32), np.zeros(stored, np.int32))
     call = _Call(arrays, policy, answer, thread_count, stats)
     if call.tasks and not call.run() and output is not None:
         _leave_out_hidden_values(arrays, policy, thread_count, output)
@@ -279,7 +279,7 @@ class _Call:
 
     def _call_policy(
         self,
-        known: Float[np.ndarray, "blocks 7 rows"],
+        known: Float[np.ndarray, "blocks 9 rows"],
         count: Int[np.ndarray, "blocks rows"],
     ) -> None:
         """Write the inverse temperature of every row."""

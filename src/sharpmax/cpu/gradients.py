@@ -43,7 +43,7 @@ class Gradients(NamedTuple):
 
 def differentiate(
     arrays: Arrays,
-    statistics: Float[np.ndarray, "6 batch kv_heads group query"],
+    statistics: Float[np.ndarray, "7 batch kv_heads group query"],
     slope: Float[np.ndarray, "batch kv_heads group query"],
     output: Float[np.ndarray, "batch kv_heads group query value_dim"],
     gradient: Float[np.ndarray, "batch kv_heads group query value_dim"],
@@ -130,13 +130,13 @@ def _logits(arrays: Arrays, task: Any) -> int:
 
 
 def _known_of_rows(
-    statistics: Float[np.ndarray, "6 batch kv_heads group query"],
+    statistics: Float[np.ndarray, "7 batch kv_heads group query"],
     slope: Float[np.ndarray, "batch kv_heads group query"],
     output: Float[np.ndarray, "batch kv_heads group query value_dim"],
     gradient: Float[np.ndarray, "batch kv_heads group query value_dim"],
 ) -> Float[np.ndarray, "7 batch kv_heads group query"]:
     """Return what the kernel needs to know of each row, in the order of its `KNOWN`."""
-    entropy, log_sum_exp, factor, largest, _, mass = statistics
+    entropy, log_sum_exp, factor, largest, _, mass, _ = statistics
     known = np.empty((7, *slope.shape), np.float32)
     seen = mass > 0
     known[0] = np.where(seen, largest * np.float32(BITS), 0)

@@ -41,9 +41,9 @@ FIRST_BLOCK, BLOCKS, FIRST_GROUP, GROUP, FIRST_ROW, LAST_ROW = range(6)
 """The columns of a task, which is the same rows of several blocks. A block is `GROUP` query heads
 of a key head, from `FIRST_GROUP` on; blocks count the key heads of all batch entries."""
 
-MAXIMUM, MINIMUM, TOTAL, MOMENT, ENTROPY, FACTOR, MASS = range(7)
+MAXIMUM, MINIMUM, TOTAL, MOMENT, SQUARED, ENTROPY, VARENTROPY, FACTOR, MASS = range(9)
 """What is known of each row of a task: of its logits in bits, and of the sum of its weights."""
-KNOWN = 7
+KNOWN = 9
 
 UNLIMITED = np.iinfo(np.int64).max // 4
 """Stands for no limit of a position."""
@@ -123,7 +123,7 @@ def _survey_block(
     first: Int[np.ndarray, " rows"],
     stop: Int[np.ndarray, " rows"],
     memory: Float[np.ndarray, " size"],
-    known: Float[np.ndarray, "6 rows"],
+    known: Float[np.ndarray, "9 rows"],
     count: Int[np.ndarray, " rows"],
 ) -> None:
     """Write the logits of a block in bits into `memory`, tile by tile, and what each row sums to.
@@ -136,7 +136,8 @@ def _survey_block(
     masked = bias.size > 0 or mask.size > 0
     for r in range(rows):
         known[MAXIMUM, r], known[MINIMUM, r] = -np.inf, np.inf
-        known[TOTAL, r], known[MOMENT, r], count[r] = Float32(0), Float32(0), np.int32(0)
+        known[TOTAL, r], known[MOMENT, r], known[SQUARED, r] = Float32(0), Float32(0), Float32(0)
+        count[r] = np.int32(0)
     for at in range(0, all_keys, tile):
         wide = min(tile, all_keys - at)
         begins = rows * at if keep else 0
@@ -168,15 +169,17 @@ def _survey_block(
         total = max(known[TOTAL, r], Float32(1))  # at least 1, except for 0 in a row without keys
         total = total if known[TOTAL, r] == known[TOTAL, r] else known[TOTAL, r]
         known[TOTAL, r] = total
-        log_total = Float32(math.log(total))
-        known[ENTROPY, r] = log_total - Float32(LOG_2) * known[MOMENT, r] / total
+        log_total, mean = Float32(math.log(total)), Float32(LOG_2) * known[MOMENT, r] / total
+        known[ENTROPY, r] = log_total - mean
+        variance = Float32(LOG_2 * LOG_2) * known[SQUARED, r] / total - mean * mean
+        known[VARENTROPY, r] = Float32(0) if variance < 0 else variance  # NaN stays NaN
 
 
 @inner()
 def _apply_table(
     coefficients: Float[np.ndarray, " terms"],
     peaks: Float[np.ndarray, "peaks 2"],
-    known: Float[np.ndarray, "6 rows"],
+    known: Float[np.ndarray, "9 rows"],
 ) -> None:
     """Write the inverse temperature of each row, as `policy_table.Table` says."""
     threshold, floor = coefficients[0], coefficients[1]
@@ -200,7 +203,7 @@ def _weigh_block(
     first: Int[np.ndarray, " rows"],
     stop: Int[np.ndarray, " rows"],
     memory: Float[np.ndarray, " size"],
-    known: Float[np.ndarray, "6 rows"],
+    known: Float[np.ndarray, "9 rows"],
     mean: Float[np.ndarray, "rows value_dim"],
     part: Float[np.ndarray, "rows value_dim"],
     total: Float[np.ndarray, " rows"],
@@ -233,7 +236,7 @@ def _weigh_block(
 def _store_output(
     mean: Float[np.ndarray, "rows value_dim"],
     total: Float[np.ndarray, " rows"],
-    known: Float[np.ndarray, "6 rows"],
+    known: Float[np.ndarray, "9 rows"],
     sinks: Float[np.ndarray, "kv_heads group"],
     place: tuple[int, int, int, int, int],
     queries: int,
@@ -262,15 +265,16 @@ def _store_output(
 
 @inner()
 def _store_statistics(
-    known: Float[np.ndarray, "6 rows"],
+    known: Float[np.ndarray, "9 rows"],
     count: Int[np.ndarray, " rows"],
     place: tuple[int, int, int, int, int],
     queries: int,
-    numbers: Float[np.ndarray, "6 batch kv_heads group query"],
+    numbers: Float[np.ndarray, "7 batch kv_heads group query"],
     counts: Int[np.ndarray, "batch kv_heads group query"],
 ) -> None:
-    """Write entropy, log-sum-exp, factor, maximum and minimum of each row, in nats, and its mass:
-    the sum of the sharpened weights, relative to the top key's."""
+    """Write entropy, log-sum-exp, factor, maximum and minimum of each row, in nats, its mass (the
+    sum of the sharpened weights, relative to the top key's) and its varentropy.
+    """
     n, h, g, q, _ = place
     for r in range(len(count)):
         group, query = g + r // queries, q + r % queries
@@ -281,6 +285,7 @@ def _store_statistics(
         numbers[3, n, h, group, query] = top
         numbers[4, n, h, group, query] = Float32(LOG_2) * known[MINIMUM, r]
         numbers[5, n, h, group, query] = known[MASS, r]
+        numbers[6, n, h, group, query] = known[VARENTROPY, r]
         counts[n, h, group, query] = count[r]
 
 
@@ -305,7 +310,7 @@ def attend_tasks(
     rows_memory: Float[np.ndarray, " rows"],
     count_memory: Int[np.ndarray, " rows"],
     output: Float[np.ndarray, "batch kv_heads group query value_dim"],
-    statistics: Float[np.ndarray, "6 batch kv_heads group query"],
+    statistics: Float[np.ndarray, "7 batch kv_heads group query"],
     counts: Int[np.ndarray, "batch kv_heads group query"],
 ) -> bool:
     """Run these stages of a range of tasks; return whether the output is finite.

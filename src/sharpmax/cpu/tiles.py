@@ -133,15 +133,17 @@ def find_smallest(logits: Float[np.ndarray, "rows keys"], r: int, begin: int, en
 
 @inner(fastmath=SUMS)
 def _sums(logits: Float[np.ndarray, "rows keys"], r: int, begin: int, end: int, top: Any) -> Any:
-    """Return the sums of 2**(logit - top) and of (logit - top) * 2**(logit - top)."""
-    total, moment = Float32(0), Float32(0)
+    """Return the sums of 2**o, o * 2**o and o**2 * 2**o, with o = logit - top."""
+    total, moment, squared = Float32(0), Float32(0), Float32(0)
     for j in range(np.uintp(begin), np.uintp(end)):
         offset = logits[r, j] - top
         e = exp2(offset)
         total += e
         # A weight of 0 may have an offset of -inf, and their product would be NaN.
-        moment += e * (LOWEST if offset < LOWEST else offset)
-    return total, moment
+        product = e * (LOWEST if offset < LOWEST else offset)
+        moment += product
+        squared += product * (LOWEST if offset < LOWEST else offset)
+    return total, moment, squared
 
 
 @inner(fastmath=SUMS)
@@ -186,25 +188,27 @@ def update_sums(
     r: int,
     begin: int,
     end: int,
-    sums: Float[np.ndarray, "4 rows"],
+    sums: Float[np.ndarray, "5 rows"],
 ) -> None:
-    """Add a part of row r to the row's maximum, sum and moment."""
-    before, total, moment = sums[0, r], sums[2, r], sums[3, r]
+    """Add a part of row r to the row's maximum, sum and first and second moment."""
+    before, total, moment, squared = sums[0, r], sums[2, r], sums[3, r], sums[4, r]
     top = maximum(before, find_largest(logits, r, begin, end))
     sums[0, r] = top
     if top == -np.inf:  # no visible key so far
         return
     if top == np.inf:  # infinite logits share the whole mass
         total = total if before == np.inf else Float32(0)
-        sums[2, r], sums[3, r] = total + _count_infinities(logits, r, begin, end), Float32(0)
+        sums[2, r] = total + _count_infinities(logits, r, begin, end)
+        sums[3, r], sums[4, r] = Float32(0), Float32(0)
         return
     if total > 0 and top > before:  # the sums so far are relative to the old maximum
         fall = before - top
-        shrunk = exp2(fall)
-        moment = shrunk * (moment + max(fall, LOWEST) * total)
+        shrunk, fall = exp2(fall), max(fall, LOWEST)
+        squared = shrunk * (squared + fall * (2 * moment + fall * total))
+        moment = shrunk * (moment + fall * total)
         total *= shrunk
     more = _sums(logits, r, begin, end, top)
-    sums[2, r], sums[3, r] = total + more[0], moment + more[1]
+    sums[2, r], sums[3, r], sums[4, r] = total + more[0], moment + more[1], squared + more[2]
 
 
 @inner(forceinline=True)

@@ -103,13 +103,14 @@ def _local_state(
 def _merge_states(state: SoftmaxState, axis_name: str) -> SoftmaxState:
     """Merge the states of all devices, as `SoftmaxState.merge` does, by collectives."""
     maximum = jax.lax.pmax(jax.lax.stop_gradient(state.max), axis_name)
-    total, moment = jax.lax.psum(state.relative_to(maximum), axis_name)
+    total, moment, squared = jax.lax.psum(state.relative_to(maximum), axis_name)
     return SoftmaxState(
         max=maximum,
         min=-jax.lax.pmax(jax.lax.stop_gradient(-state.min), axis_name),
         count=jax.lax.psum(state.count, axis_name),
         sum_exp=total,
         sum_offset_exp=moment,
+        sum_squared_offset_exp=squared,
     )
 
 

@@ -32,6 +32,9 @@ class AttentionStats(NamedTuple):
     """The number of keys that the query can see."""
     inverse_temperature: Float[Array, "*batch query heads"]
     """The factor on the row's logits that the policy returned."""
+    varentropy: Float[Array, "*batch query heads"]
+    """Variance of log p under the softmax p, in square nats; 0 without any. The entropy falls by
+    this much per unit of log(inverse temperature)."""
 
     @classmethod
     def of(cls, state: SoftmaxState, inverse_temperature: Array) -> AttentionStats:
@@ -51,6 +54,7 @@ class AttentionStats(NamedTuple):
             min_logit=state.min,
             count=state.count,
             inverse_temperature=inverse_temperature,
+            varentropy=state.varentropy,
         )
 
     @property

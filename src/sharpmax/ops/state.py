@@ -20,15 +20,16 @@ class SoftmaxState(NamedTuple):
     the state of both pieces together, in any order. Per row the state holds
 
         m = max_k e_k,   l = sum_k exp(e_k - m),   t = sum_k (e_k - m) exp(e_k - m),
+        u = sum_k (e_k - m)^2 exp(e_k - m),
 
     the smallest logit and the number of items. When a larger maximum m' arrives, with
-    c = exp(m - m'),
+    d = m - m' and c = exp(d),
 
-        t <- c * (t + (m - m') * l),    l <- c * l.
+        u <- c * (u + 2 d t + d^2 l),    t <- c * (t + d l),    l <- c * l.
 
-    t is kept relative to m: with logits near 1,000 the plain sum of e * exp(e) would lose ten times
-    the accuracy. Source: arXiv 2410.01104 (entropy while streaming); this is the log-sum-exp merge
-    with one more column.
+    No term cancels another: d and t are at most 0. The sums are kept relative to m: with logits
+    near 1,000 the plain sum of e * exp(e) would lose ten times the accuracy. Source:
+    arXiv 2410.01104 (entropy while streaming); this is the log-sum-exp merge with two more columns.
 
     The state is a tuple, so JAX and PyTorch carry it through jit, vmap and scan. The state of no
     items, `SoftmaxState.of(logits[..., :0])`, is neutral in a merge.
@@ -44,6 +45,8 @@ class SoftmaxState(NamedTuple):
     """l above: at least 1 with items, 0 without."""
     sum_offset_exp: Float[Array, "*rows"]
     """t above: at most 0."""
+    sum_squared_offset_exp: Float[Array, "*rows"]
+    """u above: at least 0."""
 
     @classmethod
     def of(
@@ -92,6 +95,7 @@ class SoftmaxState(NamedTuple):
             count=self.count + other.count,
             sum_exp=mine[0] + theirs[0],
             sum_offset_exp=mine[1] + theirs[1],
+            sum_squared_offset_exp=mine[2] + theirs[2],
         )
 
     @property
@@ -104,6 +108,19 @@ class SoftmaxState(NamedTuple):
     def entropy(self) -> Float[Array, "*rows"]:
         """Entropy of the softmax in nats; 0 without items."""
         return self._xp.log(self._mass) - self.sum_offset_exp / self._mass
+
+    @property
+    def varentropy(self) -> Float[Array, "*rows"]:
+        """Variance of log p under the softmax p, in square nats; 0 without items.
+
+        It says how fast the entropy falls when the row is sharpened by an inverse temperature b:
+        dH / dlog b = -varentropy, at b = 1. Equal weights have a varentropy of 0.
+        """
+        mean = self.sum_offset_exp / self._mass
+        # Rounding may leave it just below 0.
+        return _array.clamp(
+            self.sum_squared_offset_exp / self._mass - mean**2, 0.0, math.inf, self._xp
+        )
 
     @property
     def max_weight(self) -> Float[Array, "*rows"]:
@@ -135,21 +152,23 @@ class SoftmaxState(NamedTuple):
         """sum_exp, with 1 instead of the 0 of a row without items."""
         return self._xp.where(self.sum_exp == 0, 1.0, self.sum_exp)
 
-    def relative_to(self, top: Array) -> tuple[Array, Array]:
+    def relative_to(self, top: Array) -> tuple[Array, Array, Array]:
         """Express the sums relative to a common maximum, so that they can be added.
 
         Args:
             top: a maximum per row, at least as large as `max`.
 
         Returns:
-            l and t relative to `top`.
+            l, t and u relative to `top`.
         """
         xp = self._xp
         distance = _difference(_array.stop_gradient(self.max), top, xp)
         factor = xp.exp(distance)
         # A distance of -inf comes with a factor of 0, and their product is NaN.
         reach = xp.where(factor > 0, distance, 0.0)
-        return factor * self.sum_exp, factor * (self.sum_offset_exp + reach * self.sum_exp)
+        mass, moment = self.sum_exp, self.sum_offset_exp
+        squared = self.sum_squared_offset_exp + reach * (2 * moment + reach * mass)
+        return factor * mass, factor * (moment + reach * mass), factor * squared
 
 
 def _difference(left: Array, right: Array, xp: Any) -> Array:
@@ -159,13 +178,17 @@ def _difference(left: Array, right: Array, xp: Any) -> Array:
 
 def state_of(rows: Rows) -> SoftmaxState:
     """Compute the state of prepared rows."""
-    mass, moment = sums(rows, 1.0)
+    exponentials = rows.exponentials(1.0)
+    # The offset of an item without mass would overflow when squared.
+    offset = rows.xp.where(exponentials > 0, rows.offset, 0.0)
+    mass = rows.sum(exponentials)
+    moment, squared = rows.sum(offset * exponentials), rows.sum(offset**2 * exponentials)
     if rows.values.shape[rows.axis] == 0:
         minimum = -rows.maximum
     else:
         visible = rows.xp.where(rows.values == -math.inf, math.inf, rows.values)
         minimum = rows.xp.min(visible, axis=rows.axis, keepdims=True)
-    kept = (rows.maximum, minimum, rows.items(), mass, moment)
+    kept = (rows.maximum, minimum, rows.items(), mass, moment, squared)
     return SoftmaxState(*(rows.squeeze(array) for array in kept))
 
 

@@ -3,7 +3,7 @@
 A block has whole rows: all keys that its rows can see by their position, so that queries and keys
 are multiplied once. `map_blocks` cuts a call into blocks; the other functions compute logits,
 statistics and weighted values of one block. `streaming` and `sharded_attention` are built from
-them; `fused` and `triton` use `compute_extremes`.
+them; `fused` and `triton` use `compute_details`.
 
 Under autograd a block is computed again in the backward pass instead of being kept. Otherwise each
 step overwrites the last one, in memory that the next block uses again. `out=` is None in the first
@@ -43,6 +43,9 @@ that keeping them is faster."""
 MIN_FOLDED_ROWS = 8
 """From this many query rows on, batch and heads become one axis even if that copies the keys:
 reading the keys is then a small part of the work, and a block per batch entry would cost more."""
+
+FLOOR = -1e4
+"""The exponential of an offset of so many bits is 0 in every type, and its square is finite."""
 
 LOG_2 = math.log(2)
 BITS = 1 / LOG_2
@@ -281,12 +284,20 @@ class Offsets(NamedTuple):
         """The largest logit, in nats."""
         return self.top[..., 0] * LOG_2
 
-    def sums(self, block: Block) -> tuple[Tensor, Tensor]:
-        """Return l = sum exp(o) and t = sum o * exp(o), with o = logit - maximum in nats."""
+    def sums(self, block: Block, *, squares: bool) -> tuple[Tensor, ...]:
+        """Return the sums of exp(o), of o * exp(o) and, if asked, of o**2 * exp(o), with
+        o = logit - maximum in nats.
+        """
         exponentials = torch.exp2(self.bits, out=block.scratch(1, self.bits.shape))
         total = exponentials.sum(-1)
-        moment = torch.mul(self.bits, exponentials, out=block.overwrite(exponentials)).sum(-1)
-        return total, moment * LOG_2
+        # In a gradient the square of a hidden key's offset would overflow.
+        near = self.bits.clamp(min=FLOOR) if squares and not block.in_place else self.bits
+        moments = torch.mul(near, exponentials, out=block.overwrite(exponentials))
+        moment = moments.sum(-1) * LOG_2
+        if not squares:
+            return total, moment
+        squared = torch.mul(near, moments, out=block.overwrite(moments)).sum(-1)
+        return total, moment, squared * LOG_2**2
 
 
 def subtract_maximum(
@@ -306,6 +317,13 @@ def subtract_maximum(
         below, nan=torch.nan, posinf=0.0, neginf=NOTHING, out=block.overwrite(below)
     )
     return Offsets(offsets, maximum)
+
+
+def find_varentropy(total: Tensor, moment: Tensor, squared: Tensor) -> Tensor:
+    """Return the variance of the offsets from the sums of `Offsets.sums`."""
+    total = total.clamp(min=1)  # at least 1, except for the 0 of a row without keys
+    # Rounding may leave it just below 0.
+    return (squared / total - (moment / total) ** 2).clamp(min=0)
 
 
 def sum_values(
@@ -354,12 +372,14 @@ def find_extremes(
     return bits.amax(-1) * LOG_2, raised.amin(-1) * LOG_2
 
 
-def compute_extremes(inputs: Inputs) -> tuple[Tensor, Tensor]:
-    """Return the largest and the smallest visible logit of every row, in the caller's shape."""
+def compute_details(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
+    """Return varentropy, largest and smallest visible logit of every row, in the caller's shape."""
 
-    def compute(block: Block) -> tuple[Tensor, Tensor]:
-        return find_extremes(compute_logits(inputs, block)[0], block)
+    def compute(block: Block) -> tuple[Tensor, Tensor, Tensor]:
+        bits, _ = compute_logits(inputs, block)
+        extremes = find_extremes(bits, block)
+        return find_varentropy(*subtract_maximum(bits, block).sums(block, squares=True)), *extremes
 
     with inputs.full_precision():  # the caller may read them later, under another autocast
-        maximum, minimum = map_blocks(inputs, compute)
-    return inputs.restore_shape(maximum), inputs.restore_shape(minimum)
+        varentropy, maximum, minimum = map(inputs.restore_shape, map_blocks(inputs, compute))
+    return varentropy, maximum, minimum

@@ -74,7 +74,7 @@ def attend(
             output = output.to(inputs.query.dtype)
     if not stats:
         return output, None
-    entropy, log_sum_exp, count, factor, maximum, minimum = (
+    entropy, log_sum_exp, count, factor, maximum, minimum, varentropy = (
         torch.from_numpy(array).reshape(inputs.rows) for array in answer.stats
     )
     return output, AttentionStats(
@@ -82,7 +82,7 @@ def attend(
         log_sum_exp=log_sum_exp,
         count=count,
         inverse_temperature=factor,
-        extremes=lambda: (maximum, minimum),
+        details=lambda: (varentropy, maximum, minimum),
     )
 
 
@@ -98,7 +98,7 @@ def _attend_with_gradients(inputs: Inputs, policy: Policy) -> Tensor | None:
         answer = blockwise.attend(arrays, _ArrayPolicy(policy), threads, stats=True)
         output, numbers = torch.from_numpy(answer.output), torch.from_numpy(answer.numbers)
         count = torch.from_numpy(answer.counts)
-        entropy, _, _, largest, _, _ = numbers
+        entropy, largest = numbers[0], numbers[3]
         if not products.are_finite(output, entropy, largest.clamp(min=0)):
             return None
     # The policy's own parameters get their gradients through this factor, which adds nothing else.

@@ -89,7 +89,7 @@ def attend(
         log_sum_exp=inputs.restore_shape(log_sum_exp),
         count=inputs.restore_shape(count),
         inverse_temperature=inputs.restore_shape(factor),
-        extremes=functools.partial(blockwise.compute_extremes, inputs),
+        details=functools.partial(blockwise.compute_details, inputs),
     )
 
 

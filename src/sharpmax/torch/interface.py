@@ -123,7 +123,7 @@ class AttentionStats:
         log_sum_exp: Float[Tensor, "*batch_heads query"],
         count: Int[Tensor, "*batch_heads query"],
         inverse_temperature: Float[Tensor, "*batch_heads query"],
-        extremes: Callable[[], tuple[Tensor, Tensor]],
+        details: Callable[[], tuple[Tensor, ...]],
     ) -> None:
         """Store statistics in the caller's shape.
 
@@ -132,13 +132,13 @@ class AttentionStats:
             log_sum_exp: log of the sum of exp(logit).
             count: Number of visible keys.
             inverse_temperature: What the policy returned.
-            extremes: Computes the largest and the smallest logit at the first read of either.
+            details: Computes varentropy, largest and smallest logit at the first read of any.
         """
         self.entropy = entropy
         self.log_sum_exp = log_sum_exp
         self.count = count
         self.inverse_temperature = inverse_temperature
-        self._find_extremes = extremes
+        self._find_details = details
 
     @classmethod
     def from_state(
@@ -159,30 +159,38 @@ class AttentionStats:
             log_sum_exp=inputs.restore_shape(state.log_sum_exp),
             count=inputs.restore_shape(state.count),
             inverse_temperature=inputs.restore_shape(inverse_temperature),
-            extremes=lambda: (inputs.restore_shape(state.max), inputs.restore_shape(state.min)),
+            details=lambda: tuple(
+                map(inputs.restore_shape, (state.varentropy, state.max, state.min))
+            ),
         )
 
     @cached_property
-    def _extremes(self) -> tuple[Tensor, Tensor]:
-        # Fused kernels do not return the extremes, and computing them needs another product of
-        # queries and keys. Only callers who read them pay for it.
-        extremes = self._find_extremes()
-        del self._find_extremes  # it holds queries and keys
-        return extremes
+    def _details(self) -> tuple[Tensor, ...]:
+        # Fused kernels do not return them, and computing them needs another product of queries and
+        # keys. Only callers who read them pay for it.
+        details = self._find_details()
+        del self._find_details  # it holds queries and keys
+        return details
+
+    @property
+    def varentropy(self) -> Float[Tensor, "*batch_heads query"]:
+        """Variance of log p under the softmax p, in square nats; 0 without visible keys.
+
+        The entropy falls by this much per unit of log(inverse temperature). With `impl="fused"`,
+        and with `impl="triton"` under autograd, the first read of this, `max_logit` or `min_logit`
+        costs a pass over the keys.
+        """
+        return self._details[0]
 
     @property
     def max_logit(self) -> Float[Tensor, "*batch_heads query"]:
-        """The largest visible logit; -inf without visible keys.
-
-        With `impl="fused"`, and with `impl="triton"` under autograd, the first read of this or of
-        `min_logit` costs a pass over the keys.
-        """
-        return self._extremes[0]
+        """The largest visible logit; -inf without visible keys."""
+        return self._details[1]
 
     @property
     def min_logit(self) -> Float[Tensor, "*batch_heads query"]:
         """The smallest visible logit; +inf without visible keys."""
-        return self._extremes[1]
+        return self._details[2]
 
     @property
     def max_weight(self) -> Float[Tensor, "*batch_heads query"]:

@@ -118,8 +118,8 @@ def _merge_states(inputs: Inputs, group: ProcessGroup | None) -> SoftmaxState:
         count = blockwise.count_visible(inputs, block, where, bits.shape)
         _, minimum = blockwise.find_extremes(bits.detach(), block)
         offsets = blockwise.subtract_maximum(bits, block)
-        total, moment = offsets.sums(block)
-        return offsets.maximum, minimum, count, total, moment
+        total, moment, squared = offsets.sums(block, squares=True)
+        return offsets.maximum, minimum, count, total, moment, squared
 
     state = SoftmaxState(*map_blocks(inputs, compute))
     maximum = _all_reduce(state.max, dist.ReduceOp.MAX, group)
@@ -130,6 +130,7 @@ def _merge_states(inputs: Inputs, group: ProcessGroup | None) -> SoftmaxState:
         count=_all_reduce(state.count, dist.ReduceOp.SUM, group),
         sum_exp=sums[0],
         sum_offset_exp=sums[1],
+        sum_squared_offset_exp=sums[2],
     )
 
 

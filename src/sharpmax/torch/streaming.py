@@ -22,32 +22,34 @@ def attend(
     restored = None if inputs.value is None else inputs.restore_shape(output)
     if not stats:
         return restored, None
-    entropy, log_sum_exp, count, factor, maximum, minimum = map(inputs.restore_shape, rest)
+    restored_rows = map(inputs.restore_shape, rest)
+    entropy, log_sum_exp, count, factor, varentropy, maximum, minimum = restored_rows
     return restored, AttentionStats(
         entropy=entropy,
         log_sum_exp=log_sum_exp,
         count=count,
         inverse_temperature=factor,
-        extremes=lambda: (maximum, minimum),
+        details=lambda: (varentropy, maximum, minimum),
     )
 
 
 def _attend_block(inputs: Inputs, policy: Policy, stats: bool, block: Block) -> tuple[Tensor, ...]:
-    """Return the output of a block of rows and, if asked, six statistics of each row."""
+    """Return the output of a block of rows and, if asked, seven statistics of each row."""
     bits, where = blockwise.compute_logits(inputs, block)
     count = blockwise.count_visible(inputs, block, where, bits.shape)
     extremes = blockwise.find_extremes(bits, block) if stats else ()
     offsets = blockwise.subtract_maximum(bits, block)
-    total, moment = offsets.sums(block)
+    total, moment, *squared = offsets.sums(block, squares=stats)
+    varentropy = blockwise.find_varentropy(total, moment, squared[0]) if stats else None
     total = total.clamp(min=1)  # at least 1, except for the 0 of a row without keys
     log_total = total.log()
     entropy = log_total - moment / total
     factor = inverse_temperatures(policy, entropy, count)
     output = _output(inputs, block, offsets, factor)
-    if not stats:
+    if varentropy is None:
         return (output,)
     # The maximum is a constant of the graph: `total` is relative to it.
-    return output, entropy, offsets.maximum + log_total, count, factor, *extremes
+    return output, entropy, offsets.maximum + log_total, count, factor, varentropy, *extremes
 
 
 def _output(inputs: Inputs, block: Block, offsets: Offsets, factor: Tensor) -> Tensor:

@@ -49,6 +49,7 @@ STATISTICS = (
     "max_weight",
     "sink",
     "spread",
+    "varentropy",
 )
 
 STRONGEST = 8
@@ -296,6 +297,7 @@ def _summarise(stats: AttentionStats, arguments: dict[str, Any]) -> _LayerStatis
         "max_weight": stats.max_weight,
         "sink": torch.where(count > 0, sink, 0.0),
         "spread": stats.spread,
+        "varentropy": stats.varentropy,
     }
     if arguments["sinks"] is not None:
         learned = arguments["sinks"].to(log_sum_exp.dtype)[:, None]

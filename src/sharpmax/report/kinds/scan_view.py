@@ -95,6 +95,16 @@ STATISTICS = (
         "Spread",
     ),
     Statistic(
+        "varentropy",
+        "Varentropy",
+        "nats²",
+        "sum over i of p_i (log p_i + entropy)²",
+        "How fast sharpening works: the entropy falls by this much per unit of log(factor).",
+        3,
+        "free",
+        "",
+    ),
+    Statistic(
         "learned_sink",
         "Learned sink",
         "",
@@ -105,7 +115,8 @@ STATISTICS = (
         "",
     ),
 )
-OPTIONAL = ("learned_sink",)
+OPTIONAL = ("learned_sink", "varentropy")
+"""Statistics that older scans lack, or that few models have."""
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def attend(
     count = _count_visible(inputs, settings)
     if stats or needs_entropy(policy):
         statistics = _statistics(settings, query, inputs.key, bias)
-        entropy, log_sum_exp, top, low = (row.unflatten(1, heads) for row in statistics)
+        entropy, log_sum_exp, variance, top, low = (row.unflatten(1, heads) for row in statistics)
     else:
         entropy = torch.zeros(count.shape, dtype=inputs.stats_dtype, device=count.device)
     factor = inverse_temperatures(policy, entropy, count)
@@ -86,36 +86,36 @@ def attend(
         output = inputs.restore_shape(output.unflatten(1, heads))
     if not stats:
         return output, None
-    extremes = inputs.restore_shape(top), inputs.restore_shape(low)
-    # The kernel's extremes have no gradient.
-    differentiable = functools.partial(blockwise.compute_extremes, inputs)
+    details = tuple(map(inputs.restore_shape, (variance, top, low)))
+    # Those of the kernel have no gradient.
+    again = functools.partial(blockwise.compute_details, inputs)
     return output, AttentionStats(
         entropy=inputs.restore_shape(entropy),
         log_sum_exp=inputs.restore_shape(log_sum_exp),
         count=inputs.restore_shape(count),
         inverse_temperature=inputs.restore_shape(factor),
-        extremes=differentiable if inputs.needs_gradient else lambda: extremes,
+        details=again if inputs.needs_gradient else lambda: details,
     )
 
 
 class _Statistics(torch.autograd.Function):
-    """Pass one: (query, key, bias) -> entropy, log_sum_exp, max_logit, min_logit, in nats."""
+    """Pass one: (query, key, bias) -> entropy, log_sum_exp, varentropy and extremes, in nats."""
 
     @staticmethod
     def forward(
         ctx: Any, settings: Settings, query: Tensor, key: Tensor, bias: Tensor | None
     ) -> Any:
         query, key = _with_dense_last_axis(query), _with_dense_last_axis(key)
-        top, log_total, mean, low = rows = _empty_rows(settings, query, 4)
-        names = ("top_out", "log_total_out", "mean_out", "low_out")
+        top, log_total, mean, variance, low = rows = _empty_rows(settings, query, 5)
+        names = ("top_out", "log_total_out", "mean_out", "variance_out", "low_out")
         given = arguments(settings, query, key, bias)
         given |= dict(zip(names, rows, strict=True))
         launch_over_rows(modules().kernels.statistics, given)
         ctx.settings = settings
         ctx.save_for_backward(query, key, bias, top, log_total, mean)
-        maximum, minimum = top * LOG_2, low * LOG_2
-        ctx.mark_non_differentiable(maximum, minimum)
-        return (log_total - mean) * LOG_2, (top + log_total) * LOG_2, maximum, minimum
+        others = variance * LOG_2**2, top * LOG_2, low * LOG_2
+        ctx.mark_non_differentiable(*others)
+        return (log_total - mean) * LOG_2, (top + log_total) * LOG_2, *others
 
     @staticmethod
     @once_differentiable

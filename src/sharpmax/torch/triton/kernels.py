@@ -163,13 +163,15 @@ def first_and_last(start, BLOCK: tl.constexpr, STEP: tl.constexpr, before, after
 
 @triton.jit
 def statistics(
-    query, key, mask, top_out, log_total_out, mean_out, low_out,
+    query, key, mask, top_out, log_total_out, mean_out, variance_out, low_out,
     heads, group, queries, keys, before, after, scale, cap,
     q_batch, q_head, q_row, k_batch, k_head, k_row, m_batch, m_head, m_row, m_column,
     DIM: tl.constexpr, PADDED_DIM: tl.constexpr, MASK: tl.constexpr, CAPPED: tl.constexpr,
     LOWEST: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Store each row's maximum, log2 of l, t / l (the mean offset) and minimum, in bits."""
+    """Store each row's maximum, log2 of l, t / l (the mean offset), variance of the offsets and
+    minimum, in bits.
+    """
     blocks = tl.cdiv(queries, BLOCK_ROWS)
     pair = (tl.program_id(0) // blocks).to(tl.int64)
     start = tl.program_id(0) % blocks * BLOCK_ROWS
@@ -185,6 +187,7 @@ def statistics(
     low = tl.full((BLOCK_ROWS,), float("inf"), wide)
     total = tl.zeros((BLOCK_ROWS,), wide)
     moment = tl.zeros((BLOCK_ROWS,), wide)
+    squared = tl.zeros((BLOCK_ROWS,), wide)
     first, last = first_and_last(start, BLOCK_ROWS, BLOCK_KEYS, before, after, keys)
     for begin in range(first, last, BLOCK_KEYS):
         columns = begin + tl.arange(0, BLOCK_KEYS)
@@ -198,6 +201,8 @@ def statistics(
         weights = tl.exp2(below)
         step = offset(top, new)
         shrink = tl.exp2(step)
+        squared = (squared + step * (2 * moment + step * total)) * shrink
+        squared += tl.sum(below * below * weights, 1)
         moment = (moment + total * step) * shrink + tl.sum(below * weights, 1)
         total = total * shrink + tl.sum(weights, 1)
         low = tl.minimum(low, tl.min(tl.where(bits == -float("inf"), float("inf"), bits), 1))
@@ -211,7 +216,10 @@ def statistics(
     tl.store(top_out + places, top, mask=inside)
     tl.store(low_out + places, low, mask=inside)
     tl.store(log_total_out + places, tl.log2(total), mask=inside)
-    tl.store(mean_out + places, moment / total, mask=inside)
+    mean = moment / total
+    variance = squared / total - mean * mean
+    tl.store(mean_out + places, mean, mask=inside)
+    tl.store(variance_out + places, tl.where(variance < 0, 0.0, variance), mask=inside)
 
 
 @triton.jit
