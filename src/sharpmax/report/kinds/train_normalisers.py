@@ -39,7 +39,7 @@ def describe(result: Result) -> Content:
             ),
             blocks=[],
         )
-    charts = Group("Beyond the sizes of training", [_accuracy(run), _sharpness(run)])
+    charts = Group("Beyond the sizes of training", [_accuracy(run), _nats(run), _sharpness(run)])
     return Content(
         what="training with normalisers",
         title="Small language models trained with different normalisers",
@@ -112,6 +112,17 @@ def _accuracy(run: schemas.TrainNormalisers) -> Chart:
             )
         )
     return Chart("Right answers", _size_axis(run), accuracy_axis(), lines)
+
+
+def _nats(run: schemas.TrainNormalisers) -> Chart:
+    """Draw the mean negative log-probability of the right answers."""
+    lines = [
+        Line.of(LOOKS[name], run.sizes, np.mean(values, axis=0).tolist())
+        for name in _present(run)
+        if (values := [row.nats for row in run.of_condition(name)])
+    ]
+    y = Axis("nats per answer, lower is better", digits=3, unit="nats", low=0)
+    return Chart("Surprise at the right answer", _size_axis(run), y, lines)
 
 
 def _sharpness(run: schemas.TrainNormalisers) -> Chart:
