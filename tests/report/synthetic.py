@@ -17,6 +17,7 @@ RULES = {
     "local": "it sees a window and not the whole input, so that adding tokens adds none to it",
 }
 WINDOW = 128
+STRONGEST = 8
 STARTED = datetime(2026, 11, 16, 1, 2, 3, tzinfo=UTC)
 
 
@@ -43,7 +44,9 @@ def scan(
     if learned_sink:
         share = (0.3 * rng.random(count.shape)).astype(np.float32)
         arrays |= {"last_learned_sink": share, "mean_learned_sink": share}
+    arrays |= _strongest(rng, labels, slopes, tokens)
     measurements = {
+        "texts": [_text(int(count)) for count in tokens],
         "tokens": tokens.tolist(),
         "layers": [
             {
@@ -68,6 +71,28 @@ def scan(
     ).with_arrays(**arrays)
 
 
+def _text(count: int) -> dict[str, list]:
+    """A question about a list of numbers, of which each digit is a token."""
+    words = ["What", " is", " the", " maximum", ":"]
+    digits = [str(number * 7 % 10) if number % 4 else " " for number in range(count)]
+    return {"positions": list(range(count)), "pieces": (words + digits)[:count]}
+
+
+def _strongest(
+    rng: np.random.Generator, labels: np.ndarray, slopes: np.ndarray, tokens: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The tokens that each head looks at most; a head that disperses spreads over more."""
+    shape = (len(tokens), *labels.shape, STRONGEST)
+    places = (rng.random(shape) * tokens[:, None, None, None]).astype(np.int32)
+    places[..., 0] = 0
+    share = np.minimum(1, 12 * tokens[:, None, None] ** -slopes.clip(0.05))
+    decay = 0.5 ** np.arange(1, STRONGEST + 1)
+    return {
+        "strongest": places,
+        "strongest_weight": (share[..., None] * decay).astype(np.float32),
+    }
+
+
 def changed(result: Result, **measurements: Any) -> Result:
     """The same scan with other measurements."""
     copy = result.model_copy(update={"measurements": result.measurements | measurements})
@@ -78,7 +103,10 @@ def without_head(result: Result, layer: int, head: int) -> Result:
     """The same scan of a model whose layer lacks a head."""
     arrays = {name: array.copy() for name, array in result.arrays.items()}
     for name, array in arrays.items():
-        array[..., layer, head] = 0 if name == "last_count" else np.nan
+        if name.startswith("strongest"):
+            array[:, layer, head] = 0 if name.endswith("weight") else -1
+        else:
+            array[..., layer, head] = 0 if name == "last_count" else np.nan
     slopes, labels = (
         [list(row) for row in result.measurements[name]] for name in ("slopes", "labels")
     )

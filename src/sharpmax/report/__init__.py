@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sharpmax._errors import UserError
 from sharpmax._files import refuse_overwriting, write_atomically
-from sharpmax.report.kinds import describe
+from sharpmax.report.kinds import compare, describe, importance
 from sharpmax.results import Calibration, Result
 from sharpmax.results.calibration import is_calibration
 
@@ -69,7 +69,8 @@ def render(results: Sequence[Result | Calibration], *, names: Sequence[str] | No
     """Return the HTML page of some results; the same results give the same text.
 
     Args:
-        results: One or more results; each becomes a section.
+        results: One or more results; each becomes a section, the most important first. Two scans of
+            the same inputs are also compared: the first given is "before".
         names: What an error calls the results, such as the names of their files.
 
     Returns:
@@ -83,8 +84,11 @@ def render(results: Sequence[Result | Calibration], *, names: Sequence[str] | No
     if not results:
         raise UserError("a report needs at least one result")
     names = [""] * len(results) if names is None else names
-    contents = [describe(result, name) for result, name in zip(results, names, strict=True)]
-    return html.page(contents, results)
+    pairs = sorted(zip(results, names, strict=True), key=lambda pair: importance(pair[0]))
+    sections = [(describe(result, name), result) for result, name in pairs]
+    # In the order in which they were given: the first is "before".
+    comparison = compare(results)
+    return html.page(sections, comparison)
 
 
 def draw(result: Result | Calibration) -> Figure:

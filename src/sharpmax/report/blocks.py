@@ -294,6 +294,19 @@ class Heads:
 
 
 @dataclass(frozen=True)
+class TokenView:
+    """Inputs as text, each token coloured by the weight that the chosen head gives it."""
+
+    template: ClassVar[str] = "tokens"
+    title: str
+    inputs: Sequence[str]
+    """What each input is called, such as "plain, 50 tokens"."""
+    data: Mapping[str, Any]
+    """The inputs' tokens, and those that each head looks at most."""
+    text: str = ""
+
+
+@dataclass(frozen=True)
 class HeadStatistics:
     """Every statistic of every head at every length, to be explored on the page."""
 
@@ -304,9 +317,11 @@ class HeadStatistics:
     """All heads; its first three columns are layer, head and label."""
     cells: Sequence[tuple[int, int]]
     """Where each row of the table is in the map: row and column."""
+    tokens: TokenView | None = None
+    """What the chosen head looks at, if the scan kept it."""
 
 
-Block = Chart | Group | Dots | Table | Frames | Heads | HeadStatistics
+Block = Chart | Group | Dots | Table | Frames | Heads | HeadStatistics | TokenView
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ BAD = {
     ),
     "unknown": (
         lambda at: change(TABLE, at, kind="poem"),
-        "table1.json: no report for results of kind 'poem': expected bench-generate",
+        "table1.json: no report for results of kind 'poem': expected evaluate, ",
     ),
     "a later calibration": (
         lambda at: change(CALIBRATION, at, version=3),

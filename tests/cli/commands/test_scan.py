@@ -13,7 +13,10 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, T5Config, T5ForConditi
 
 import sharpmax.hf as shf
 from hf.small import count_passes, llama, tokenizer
+from sharpmax.hf.model_info import weights_fingerprint
+from sharpmax.hf.tune.calibration import architecture_of
 from sharpmax.policies import Constant
+from sharpmax.results.calibration import Head, Law
 
 
 def test_a_model_in_a_folder(saved_model, tmp_path, succeed, fail):
@@ -51,6 +54,37 @@ def test_some_heads_of_a_sharpened_model_on_a_text(saved_model, tmp_path, succee
     assert result.config["prompt"] == "text story.txt"
 
 
+def test_two_scans_compared(saved_model, tmp_path, succeed):
+    """A scan with a calibration, beside the plain one in a report."""
+    model = llama()
+    calibration = shf.Calibration(
+        model="llama",
+        weights=weights_fingerprint(model),
+        architecture=architecture_of(model),
+        method={},
+        from_tokens=4,
+        law=Law(),
+        heads=(Head(layer=1, head=2, rate=0.5),),
+    )
+    file = calibration.save(tmp_path / "tuned.json")
+    plain = ["scan", saved_model, "--lengths", "4,8"]
+    succeed(*plain, "--out", tmp_path / "plain")
+    succeed(*plain, "--policy", file, "--out", tmp_path / "tuned")
+    files = [tmp_path / name / "scan.json" for name in ("plain", "tuned")]
+    first, second = map(shf.Scan.load, files)
+    assert second.config["policy"].startswith("calibration of 1 heads, SHA-256 ")
+    changed = ~np.isclose(first.entropy, second.entropy, atol=1e-5)
+    assert changed[-1, 1, 2]
+    assert not changed[:, 0].any()
+    out = tmp_path / "compared.html"
+    assert "not compared" not in succeed("report", *files, "--out", out).out
+    assert "Plain and tuned" in out.read_text("utf-8")
+    succeed("scan", saved_model, "--lengths", "4,9", "--out", tmp_path / "other")
+    other = tmp_path / "other" / "scan.json"
+    printed = succeed("report", files[0], other, "--out", out, "--overwrite").out
+    assert "The two scans are not compared: they read different inputs" in printed
+
+
 def test_an_encoder_decoder_by_its_encoder(tmp_path, succeed):
     torch.manual_seed(0)
     config = T5Config(vocab_size=128, d_model=16, d_kv=4, d_ff=8, num_layers=2, num_heads=4)
@@ -68,6 +102,11 @@ def test_an_encoder_decoder_by_its_encoder(tmp_path, succeed):
         (["--lengths", "4,900"], "900 numbers are"),
         (["--lengths", "a"], "--lengths: expected whole numbers such as 0,4-7, got 'a'"),
         (["--heads", "3-1"], "--heads: invalid range '3-1': the start is larger than the end"),
+        (
+            ["--policy", "constant:2@1"],
+            "--policy constant:2@1: a scan measures a policy in all layers",
+        ),
+        (["--policy", "tuned"], "no tuned calibration comes with sharpmax for these weights"),
         (["--policy", "softest"], "unknown policy 'softest': expected one of paper"),
         (["--prompt", "poem"], "unknown prompt 'poem'"),
         (["--prompt", "text"], "needs a file"),

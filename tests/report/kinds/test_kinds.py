@@ -81,7 +81,7 @@ def test_a_result_that_is_not_of_its_kind_is_refused(kind):
 
 def test_an_unknown_kind_is_refused():
     with pytest.raises(
-        UserError, match=r"^two: no report for results of kind 'growth': expected be"
+        UserError, match=r"^two: no report for results of kind 'growth': expected ev"
     ):
         report.describe(first_of("figure1").model_copy(update={"kind": "growth"}), "two")
 

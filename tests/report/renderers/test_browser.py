@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from browser import PHONE
+from browser import DESKTOP, PHONE
 from report.published import ALL, everything, evil, first_of
 from report.synthetic import scan
 from sharpmax import report
@@ -54,6 +54,7 @@ def pages(tmp_path_factory):
         "figure7": [first_of("figure7")],
         "all": list(everything().values()),
         "evil": [evil(kind) for kind in ALL],
+        "two": [scan(8, 4, 4), scan(8, 4, 4, policy="paper")],
     }
     return {name: report.write(results, folder / f"{name}.html") for name, results in made.items()}
 
@@ -64,7 +65,7 @@ def curves(box) -> list[str]:
 
 @pytest.mark.slow
 def test_opening_the_report_of_a_large_scan_is_no_work(open_page, pages):
-    """Two seconds are the limit; in time of the processor, which a busy machine does not stretch."""
+    """One second is the limit; in time of the processor, which a busy machine does not stretch."""
     watched = open_page("about:blank")
     session = watched.page.context.new_cdp_session(watched.page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
@@ -74,14 +75,14 @@ def test_opening_the_report_of_a_large_scan_is_no_work(open_page, pages):
     assert watched.page.locator(".cells td").count() == 270
     metrics = session.send("Performance.getMetrics")["metrics"]
     spent = {one["name"]: one["value"] for one in metrics}["TaskDuration"]
-    assert 0.01 < spent < 1.5
-    assert pages["scan"].stat().st_size < 600_000
+    assert 0.01 < spent < 1.0
+    assert pages["scan"].stat().st_size < 1_000_000
 
 
 @pytest.mark.slow
 def test_a_click_on_a_head_shows_its_curve(open_page, pages):
     page = open_page(pages["scan"]).page
-    head = page.locator(".head")
+    head = page.locator(".head").first
     before, cell = curves(head), page.locator(".cells tbody tr").nth(3).locator("td").nth(4)
     cell.click()
     assert "Layer 3, head 4" in head.locator(".head-name").inner_text()
@@ -94,7 +95,7 @@ def test_a_click_on_a_head_shows_its_curve(open_page, pages):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     assert "Layer 3, head 5" in head.locator(".head-name").inner_text()
-    page.locator("[data-role=head-layer]").select_option(label="0")
+    head.locator("[data-role=head-layer]").select_option(label="0")
     assert "Layer 0, head 5" in head.locator(".head-name").inner_text()
 
 
@@ -103,6 +104,8 @@ def test_the_map_shows_what_is_asked_for(open_page, pages):
     page = open_page(pages["scan"]).page
     cell = page.locator(".cells tbody tr").nth(29).locator("td").nth(8)
     before = cell.get_attribute("style")
+    assert "Label" in page.locator("[data-role=map-caption]").inner_text()
+    page.locator("[data-role=map-statistic]").select_option("entropy")
     page.locator("[data-role=map-length]").select_option(index=0)
     assert "16 tokens" in page.locator("[data-role=map-caption]").inner_text()
     assert cell.get_attribute("style") != before
@@ -110,6 +113,93 @@ def test_the_map_shows_what_is_asked_for(open_page, pages):
     cell.hover()
     value = scan().arrays["last_spread"][0, 29, 8]
     assert f"logit spread {value:.2f}" in page.locator("[data-role=map-readout]").inner_text()
+
+
+def colours(panel) -> dict[str, str]:
+    """The coloured tokens of a panel, by their number."""
+    return panel.evaluate(
+        "one => Object.fromEntries([...one.querySelectorAll('.token')].filter(t => t.style.background)"
+        ".map(t => [t.dataset.token, t.style.background]))"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
+def test_the_tokens_that_a_head_looks_at(open_page, pages, dark, width):
+    watched = open_page(pages["scan"], dark=dark, width=width)
+    page, result = watched.page, scan()
+    row, column = 3, 4
+    page.locator(".scan .cells tbody tr").nth(row).locator("td").nth(column).click()
+    panel = page.locator(".token-panel").last
+    expected = result.arrays["strongest"][-1, row, column]
+    kept = expected[result.arrays["strongest_weight"][-1, row, column] >= 0.005]
+    assert set(colours(panel)) == {str(token) for token in kept}
+    assert panel.locator(".token").count() == 2048
+    assert watched.fits()
+    # A click on a token lists the heads that look at it; one of them is chosen by a click.
+    panel.locator(f'.token[data-token="{expected[0]}"]').click()
+    readout = page.locator("[data-role=tokens-readout]")
+    looking = (result.arrays["strongest"][-1] == expected[0]) & (
+        result.arrays["strongest_weight"][-1] >= 0.005
+    )
+    assert f"{looking.any(-1).sum()} heads look at it" in readout.inner_text()
+    other = readout.locator("button").nth(1)
+    name = other.inner_text().partition(":")[0]
+    other.click()
+    assert name in page.locator(".head-name").first.inner_text().lower()
+    # All heads at once: the first token has weight in every head.
+    page.locator("[data-role=tokens-layer]").select_option("all")
+    assert "mean weight of all heads" in panel.locator(".strongest").inner_text()
+    assert "0" in colours(panel)
+
+
+@pytest.mark.slow
+def test_two_heads_side_by_side(open_page, pages):
+    page = open_page(pages["scan"]).page
+    page.get_by_role("button", name="Compare with a second head").click()
+    first, second = page.locator(".head").all()
+    assert abs(first.bounding_box()["y"] - second.bounding_box()["y"]) < 2
+    assert first.locator(".head-name").inner_text() != second.locator(".head-name").inner_text()
+    before = curves(first)
+    second.locator("[data-role=head-layer]").select_option(label="7")
+    assert "Layer 7" in second.locator(".head-name").inner_text()
+    assert curves(first) == before
+    assert len(curves(second)) == len(before)
+    page.get_by_role("button", name="Show one head only").click()
+    assert not second.is_visible()
+
+
+@pytest.mark.slow
+def test_before_and_after(open_page, pages):
+    page = open_page(pages["two"]).page
+    section = page.locator("#comparison")
+    assert "Plain and sharpened" in section.locator(".title").inner_text()
+    section.locator(".heads .cells tbody tr").nth(2).locator("td").nth(1).click()
+    assert "Layer 2, head 1" in section.locator(".head-name").inner_text()
+    assert section.locator("[data-role=tokens-layer]").input_value() == "2"
+    panels = section.locator(".token-panel")
+    assert panels.locator("figcaption").all_inner_texts()[:2] == [
+        "plain, 16 tokens",
+        "sharpened, 16 tokens",
+    ]
+    # The choice stays in this part of the page.
+    assert "Layer 2, head 1" not in page.locator("#scan-1 .head-name").first.inner_text()
+
+
+@pytest.mark.slow
+def test_the_contents_stay_in_sight(open_page, pages):
+    page = open_page(pages["scan"]).page
+    page.get_by_role("link", name="What a head looks at").click()
+    assert -2 < page.locator(".tokens").bounding_box()["y"] < 200
+    assert page.locator(".contents").bounding_box()["y"] >= 0
+    narrow = open_page(pages["scan"], width=PHONE).page
+    assert narrow.locator(".contents a").first.is_hidden()
+    narrow.locator(".contents summary").click()
+    narrow.locator(".contents a", has_text="How it was made").click()
+    assert narrow.locator(".contents a").first.is_hidden()
+    assert -2 < narrow.locator(".origin").bounding_box()["y"] < 200
+    assert abs(narrow.locator(".contents").bounding_box()["y"]) < 2
 
 
 @pytest.mark.slow
@@ -165,7 +255,7 @@ def test_the_table_of_a_scan_is_filtered_by_label(open_page, pages):
 @pytest.mark.slow
 def test_a_chart_tells_its_numbers_to_mouse_and_keyboard(open_page, pages):
     page = open_page(pages["evaluate"]).page
-    chart = page.locator(".chart").first
+    chart = page.locator(".plots .chart").first
     box = chart.bounding_box()
     chart.hover(position={"x": box["width"] / 2, "y": box["height"] / 2})
     tip = chart.locator(".tip")
@@ -193,7 +283,7 @@ def test_a_name_in_the_legend_hides_its_line_in_every_chart_of_the_group(open_pa
 def test_frames_are_painted_and_read(open_page, pages):
     page = open_page(pages["figure7"]).page
     frames = page.locator("canvas")
-    assert frames.count() == 22
+    assert frames.count() == 18  # six sizes: plain, adaptive and their difference
     colours = "c => new Set(c.getContext('2d').getImageData(0, 0, c.width, c.height).data).size"
     assert frames.first.evaluate(colours) > 5
     frames.first.hover()

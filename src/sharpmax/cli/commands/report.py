@@ -16,7 +16,7 @@ def report(
         list[Path],
         typer.Argument(
             help="Result files, such as scan/scan.json or a calibration. Several files become "
-            "sections of one report.",
+            "sections of one report; two scans of the same prompts are also compared.",
             metavar="RESULT...",
         ),
     ],
@@ -36,9 +36,14 @@ def report(
         raise UserError(f"--out {out} is a folder: name the HTML file to write in it")
     refuse_overwriting([out], overwrite)
     from sharpmax import report
+    from sharpmax.report.kinds.scan_comparison import refuse_comparison
+    from sharpmax.results import Result
 
     loaded = [report.load(path) for path in results]
     written = report.write(loaded, out, names=[str(path) for path in results], overwrite=overwrite)
     size = written.stat().st_size / 1e6
     content = f"{len(loaded)} results" if len(loaded) > 1 else loaded[0].kind
+    scans = [one for one in loaded if isinstance(one, Result) and one.kind == "scan"]
+    if len(scans) == 2 and (reason := refuse_comparison(scans)):
+        typer.echo(f"The two scans are not compared: {reason}.")
     typer.echo(f"Written: {written} ({content}, {size:.1f} MB). Open it in a browser.")

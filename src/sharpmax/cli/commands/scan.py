@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from sharpmax._errors import UserError
 from sharpmax.cli.options import (
     AllowPickle,
     Device,
@@ -19,17 +20,19 @@ from sharpmax.cli.options import (
     TensorParallel,
     TrustRemoteCode,
     load_model,
+    parse_condition,
     parse_length_option,
     parse_range_option,
 )
 from sharpmax.cli.output import claim_files, print_written, result_files, save_result
 from sharpmax.cli.processes import is_first_process
 from sharpmax.cli.progress import print_status, progress_bar
-from sharpmax.policy_names import POLICY_HELP, parse_policy
+from sharpmax.policy_names import POLICY_HELP
 
 if TYPE_CHECKING:
-    from sharpmax.hf import Scan
+    from sharpmax.hf import Calibration, Scan
     from sharpmax.hf.loading.loader import Loaded
+    from sharpmax.policies import Policy
 
 CHECKPOINT = "scan.part.json"
 """File in the output folder that an interrupted scan resumes from."""
@@ -69,7 +72,8 @@ def scan(
     policy: Annotated[
         str | None,
         typer.Option(
-            help=f"Measure the model while this policy sharpens it: {POLICY_HELP}.",
+            help="Measure the model while this sharpens it: tuned (the calibration that comes with "
+            f"sharpmax for this model), a calibration file, {POLICY_HELP}.",
             metavar="POLICY",
         ),
     ] = None,
@@ -97,7 +101,7 @@ def scan(
             "lengths": parse_length_option("--lengths", lengths),
             "layers": parse_range_option("--layers", layers),
             "heads": parse_range_option("--heads", heads),
-            "policy": None if policy is None else parse_policy(policy),
+            "policy": None if policy is None else parse_scanned_policy(policy),
         }
         loaded = load_model(
             model,
@@ -119,6 +123,14 @@ def scan(
             written = save_scan(result, out, claim.overwrite)
         report.show(result)
         print_written(written)
+
+
+def parse_scanned_policy(text: str) -> Policy | Calibration | str:
+    """Return the policy, or the calibration, that `--policy` names."""
+    name, condition = parse_condition(text)
+    if condition.layers is not None:
+        raise UserError(f"--policy {name}: a scan measures a policy in all layers, without @")
+    return cast("Policy | Calibration | str", condition.policy)
 
 
 def scan_files(out: Path) -> list[Path]:

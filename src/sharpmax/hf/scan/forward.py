@@ -31,6 +31,7 @@ from sharpmax.hf.patch.parallel import HeadShare, gather_heads, share_of
 from sharpmax.hf.patch.scope import PLAIN, Observer
 from sharpmax.hf.patch.wrappers import input_device, is_fully_sharded
 from sharpmax.hf.sharpen import sharpen
+from sharpmax.hf.tune.calibration import Calibration
 from sharpmax.policies import Policy
 from sharpmax.torch import (
     AttentionStats,
@@ -143,7 +144,7 @@ def measure_forward_pass(
     model: PreTrainedModel,
     selection: Selection,
     tokens: list[int],
-    policy: Policy | None = None,
+    policy: Policy | Calibration | None = None,
     finish_layer: Callable[[], None] | None = None,
 ) -> PassStatistics:
     """Run a model on tokens and measure the selected layers.
@@ -156,7 +157,7 @@ def measure_forward_pass(
         model: The model.
         selection: The layers and heads to measure.
         tokens: The input.
-        policy: Sharpen the model by this policy, and measure the sharpened weights.
+        policy: Sharpen the model by this policy or calibration, and measure the sharpened weights.
         finish_layer: Called after each measured layer.
 
     Raises:

@@ -23,6 +23,7 @@ from sharpmax.hf.scan import forward
 from sharpmax.hf.scan.forward import PassStatistics, Selection
 from sharpmax.hf.scan.prompts import PromptFunction, choose_prompt, make_inputs
 from sharpmax.hf.scan.tokens import describe_tokens
+from sharpmax.hf.tune.calibration import Calibration, find_calibration
 from sharpmax.policies import Policy
 from sharpmax.results import Result, Stopwatch
 
@@ -137,7 +138,7 @@ def scan(
     text: str | Path | None = None,
     layers: Collection[int] | None = None,
     heads: Collection[int] | None = None,
-    policy: Policy | None = None,
+    policy: Policy | Calibration | str | None = None,
     seed: int = 0,
     name: str | None = None,
     notes: Sequence[str] = (),
@@ -160,7 +161,8 @@ def scan(
         layers: Numbers of the attention layers to measure, negative ones from the end. None means
             all. The pass ends after the last of them.
         heads: Numbers of the heads to measure in each layer. None means all.
-        policy: Sharpen the model by this policy, and measure the sharpened weights.
+        policy: Sharpen the model by this policy, calibration, or calibration's name or path, as
+            `sharpen` takes them, and measure the sharpened weights.
         seed: The seed of the random numbers in prompts.
         name: What the result calls the model.
         notes: What a reader of the result must know about the model.
@@ -184,6 +186,8 @@ def scan(
     watch = Stopwatch()
     selection = Selection.create(model, layers, heads)
     require_support(model)
+    if isinstance(policy, str):
+        policy = find_calibration(model, policy)
     tokenizer, bos_notes = prepare_tokenizer(model, tokenizer)
     chosen = choose_prompt(prompt, tokenizer, text=text, seed=seed)
     inputs = make_inputs(model, chosen, lengths, progress)
@@ -194,7 +198,7 @@ def scan(
         "lengths": list(inputs),
         "inputs_sha256": hashlib.sha256(json.dumps(list(inputs.values())).encode()).hexdigest(),
         "seed": seed,
-        "policy": None if policy is None else repr(policy),
+        "policy": None if policy is None else _describe_policy(policy),
         "layers": [layer.index for layer in selection.layers],
         "heads": selection.heads,
     }
@@ -214,6 +218,13 @@ def scan(
             steps.finish_step()
     measured = [passes[length] for length in inputs]
     return _make_result(config, selection, tokenizer, inputs, measured, watch)
+
+
+def _describe_policy(policy: Policy | Calibration) -> str:
+    if not isinstance(policy, Calibration):
+        return repr(policy)
+    digest = hashlib.sha256(policy.text().encode()).hexdigest()
+    return f"calibration of {len(policy.heads)} heads, SHA-256 {digest[:12]}"
 
 
 def _open_checkpoint(

@@ -6,7 +6,7 @@ a line in `KINDS`. Reports, pictures, terminal tables and Markdown follow from t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sharpmax._errors import UserError
 from sharpmax.report.blocks import Content
@@ -25,6 +25,7 @@ from sharpmax.report.kinds import (
     maps,
     policies,
     scan,
+    scan_comparison,
     serving,
     study,
     table1,
@@ -37,15 +38,14 @@ from sharpmax.results import Calibration, Result
 from sharpmax.results.schemas import DamagedError
 
 KINDS: dict[str, Callable[[Result], Content]] = {
-    "bench-generate": bench.describe_generate,
-    "bench-jax": bench.describe_attention,
-    "bench-long": bench.describe_long,
-    "bench-max-retrieval": bench.describe_max_retrieval,
-    "bench-scan": bench.describe_scan,
-    "bench-torch": bench.describe_attention,
-    "certify": certify.describe,
-    "diagnose": diagnose.describe,
     "evaluate": evaluate.describe,
+    "study": study.describe,
+    "tune-comparison": tune_comparison.describe,
+    "diagnose": diagnose.describe,
+    "scan": scan.describe,
+    "training-statistics": training_statistics.describe,
+    "certify": certify.describe,
+    "table1": table1.describe,
     "figure1": figure1.describe,
     "figure2": maps.describe,
     "figure3": figure3.describe,
@@ -53,17 +53,34 @@ KINDS: dict[str, Callable[[Result], Content]] = {
     "figure6": figure6.describe,
     "figure7": maps.describe,
     "figure8": figure8.describe,
-    "leaderboard": leaderboard.describe,
     "policies": policies.describe,
-    "scan": scan.describe,
-    "serving": serving.describe,
-    "study": study.describe,
-    "table1": table1.describe,
-    "train-normalisers": train_normalisers.describe,
-    "training-statistics": training_statistics.describe,
-    "tune-comparison": tune_comparison.describe,
     "unknowns": unknowns.describe,
+    "leaderboard": leaderboard.describe,
+    "train-normalisers": train_normalisers.describe,
+    "serving": serving.describe,
+    "bench-generate": bench.describe_generate,
+    "bench-long": bench.describe_long,
+    "bench-torch": bench.describe_attention,
+    "bench-jax": bench.describe_attention,
+    "bench-scan": bench.describe_scan,
+    "bench-max-retrieval": bench.describe_max_retrieval,
 }
+"""In the order in which a report shows them: what was gained first, what it costs last."""
+
+ORDER = ("calibration", *KINDS)
+
+
+def importance(result: Result | Calibration) -> int:
+    """Return the place of a result in a report; unknown kinds come last."""
+    return ORDER.index(result.kind) if result.kind in ORDER else len(ORDER)
+
+
+def compare(results: Sequence[Result | Calibration]) -> Content | None:
+    """Return the comparison of two scans of the same inputs; None if there are no such two."""
+    scans = [one for one in results if isinstance(one, Result) and one.kind == "scan"]
+    if len(scans) != 2 or scan_comparison.refuse_comparison(scans):
+        return None
+    return scan_comparison.describe(*scans)
 
 
 def describe(result: Result | Calibration, name: str = "") -> Content:

@@ -25,6 +25,7 @@ from sharpmax.report.blocks import (
 )
 from sharpmax.report.kinds._shared import model_facts
 from sharpmax.report.kinds.scan_view import POSITIONS, STATISTICS, Head, ScanView
+from sharpmax.report.kinds.token_view import token_view
 from sharpmax.report.numbers import fixed, join, join_numbers, plural, round_all, span
 from sharpmax.report.palette import label_colour
 from sharpmax.results import Result, schemas
@@ -149,6 +150,14 @@ def _verdict(view: ScanView) -> Verdict:
             f"These numbers were measured with the policy “{view.scan.policy}”. Compare them with "
             "a scan of the same model without it."
         )
+    if len(view.scan.tokens) == 1:
+        longer = ",".join(str(factor * view.scan.lengths[0]) for factor in (1, 2, 4))
+        return Verdict(
+            "neutral",
+            "One length does not show how the heads change as inputs grow.",
+            details,
+            command=f"sharpmax scan MODEL --lengths {longer}",
+        )
     warning = "Sharpening every head with the paper's polynomial makes language models worse."
     if not view.dispersing:
         details.append("Longer inputs may show otherwise.")
@@ -260,7 +269,7 @@ def _slope_map(view: ScanView) -> Heads:
         present[head.row][head.column] = True
         if head.label in LETTERS:
             marks[head.row, head.column] = LETTERS[head.label]
-    first = _first_shown(view)
+    first = first_shown(view)
     name = "Slope: growth of entropy, nats per nat of log n"
     return Heads(
         title="Slope of each head",
@@ -275,12 +284,13 @@ def _slope_map(view: ScanView) -> Heads:
     )
 
 
-def _first_shown(view: ScanView) -> Head:
+def first_shown(view: ScanView) -> Head:
     """Return the head that the page opens with: the steepest that disperses, if any does."""
     return steepest(view.dispersing) or steepest(view.heads) or view.heads[0]
 
 
 def _explorer(view: ScanView) -> HeadStatistics:
+    first = first_shown(view)
     columns = [Column("Layer", 0), Column("Head", 0), Column("Label"), Column("Slope", 3)]
     columns += [Column(one.name, one.digits) for one in view.statistics]
     columns += [Column("Visible tokens", 0)]
@@ -296,12 +306,13 @@ def _explorer(view: ScanView) -> HeadStatistics:
         data=_explorer_data(view),
         table=Table("All heads at the longest input", columns, rows),
         cells=[(head.row, head.column) for head in view.heads],
+        tokens=token_view([("", view)], (first.row, first.column)),
     )
 
 
 def _explorer_data(view: ScanView) -> dict[str, Any]:
     """Return what the page's script draws from."""
-    scan, arrays, first = view.scan, view.result.arrays, _first_shown(view)
+    scan, arrays, first = view.scan, view.result.arrays, first_shown(view)
     labels: list[list[str | None]] = [[None for _ in scan.heads] for _ in scan.layers]
     slopes: list[list[float | None]] = [[None for _ in scan.heads] for _ in scan.layers]
     for head in view.heads:

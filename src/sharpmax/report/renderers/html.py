@@ -18,7 +18,16 @@ from typing import Any
 
 from sharpmax._errors import MissingExtraError
 from sharpmax.report import palette
-from sharpmax.report.blocks import Block, Chart, Content, Dots, Frames, Heads, HeadStatistics
+from sharpmax.report.blocks import (
+    Block,
+    Chart,
+    Content,
+    Dots,
+    Frames,
+    Heads,
+    HeadStatistics,
+    TokenView,
+)
 from sharpmax.report.numbers import plural, round_all
 from sharpmax.results import Calibration, Result
 
@@ -32,7 +41,8 @@ except ModuleNotFoundError as error:
 STYLES = ("charts.css", "page.css")  # in this order: the second overrides the first
 SCRIPTS = (
     *("common.js", "axes.js", "chart.js", "hover.js", "map.js", "table.js"),
-    *("scan.js", "head.js", "curves.js", "heads.js", "frames.js", "dots.js", "start.js"),
+    *("scan.js", "head.js", "curves.js", "heads.js", "frames.js", "dots.js"),
+    *("tokens.js", "start.js"),
 )
 WIDE = 16
 """Heads per layer above which a map takes the whole width of the page."""
@@ -47,31 +57,47 @@ class Section:
     title: str
     what: str
     anchor: str
+    parts: dict[str, str]
+    """The headings of its blocks, by anchor."""
     html: Markup
 
 
-def page(contents: Sequence[Content], results: Sequence[Result | Calibration]) -> str:
-    """Return the whole page: one section per result, below a table of contents if needed."""
-    level = 1 if len(contents) == 1 else 2  # several sections stand under the title of the page
-    sections = [
+def page(
+    sections: Sequence[tuple[Content, Result | Calibration]], comparison: Content | None = None
+) -> str:
+    """Return the whole page: a section per result, after the comparison of them if there is one."""
+    level = 1 if len(sections) == 1 else 2  # several sections stand under the title of the page
+    made = [
         section(content, result, f"{result.kind}-{number}", level)
-        for number, (content, result) in enumerate(zip(contents, results, strict=True), start=1)
+        for number, (content, result) in enumerate(sections, start=1)
     ]
+    if comparison is not None:
+        made.insert(0, section(comparison, None, "comparison", level))
     code = script()
     return fill(
         "page.html",
-        sections=sections,
+        sections=made,
+        results=len(sections),
         style=style(),
         script=code,
         allowed=f"'sha256-{_sha256(code)}'",
     )
 
 
-def section(content: Content, result: Result | Calibration, anchor: str, level: int) -> Section:
-    """Return the section of a result; a calibration has no provenance."""
-    origin = None if isinstance(result, Calibration) else provenance(result, content.took)
+def section(
+    content: Content, result: Result | Calibration | None, anchor: str, level: int
+) -> Section:
+    """Return the section of a result; calibrations and comparisons have no provenance."""
+    origin = provenance(result, content.took) if isinstance(result, Result) else None
     html = fill("section.html", anchor=anchor, level=level, content=content, origin=origin)
-    return Section(content.title, content.what, anchor, html)
+    parts = {}
+    for number, block in enumerate(content.blocks, start=1):
+        parts[f"{anchor}-{number}"] = block.title
+        if isinstance(block, HeadStatistics) and block.tokens:
+            parts[f"{anchor}-tokens"] = block.tokens.title
+    if origin is not None:
+        parts[f"{anchor}-origin"] = "How it was made"
+    return Section(content.title, content.what, anchor, parts, html)
 
 
 def fragment(facts: Sequence[str], blocks: Sequence[Block], notes: Sequence[str] = ()) -> Markup:
@@ -122,7 +148,7 @@ def embed_json(value: Any) -> Markup:
     return Markup(text)
 
 
-def block_data(block: Chart | Dots | Frames | Heads | HeadStatistics) -> Markup:
+def block_data(block: Chart | Dots | Frames | Heads | HeadStatistics | TokenView) -> Markup:
     """Return the data of a block, as the page's script reads it."""
     if isinstance(block, Chart):
         lines = [asdict(line) | {"colour": f"var(--{line.colour})"} for line in block.coloured()]

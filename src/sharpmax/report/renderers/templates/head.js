@@ -6,16 +6,16 @@ const LOOKS = {
   uniform: { name: "uniform", colour: "var(--muted)", dash: "dot" },
 };
 
-function makeHead(section, data, select) {
-  const layerBox = part(section, "head-layer");
-  const headBox = part(section, "head-head");
-  const facts = part(section, "head-facts");
+function makeHead(box, data, select) {
+  const layerBox = part(box, "head-layer");
+  const headBox = part(box, "head-head");
+  const facts = part(box, "head-facts");
   const charts = data.statistics.map((one) => {
     const chart = element("div", { className: "chart" });
     const unit = one.unit ? ` (${one.unit})` : "";
     const figure = element("figure", {},
       element("figcaption", { textContent: one.name + unit }), chart);
-    part(section, "head-charts").append(figure);
+    part(box, "head-charts").append(figure);
     return { one, chart };
   });
   let current = data.first;
@@ -92,4 +92,27 @@ function makeHead(section, data, select) {
       charts.forEach(draw);
     },
   };
+}
+
+// A second head beside the first, chosen by its own menus: at the start the one that grows least.
+function makeSecondHead(section, data) {
+  const box = section.querySelector(".head.other");
+  const explore = section.querySelector(".explore");
+  const button = part(section, "head-compare");
+  const places = data.labels.flatMap((row, r) => row.map((label, c) => ({ r, c, label })))
+    .filter(({ label }) => label !== null);
+  const sharp = places.filter(({ label }) => label === "stays sharp");
+  const slope = ({ r, c }) => data.slopes[r][c] ?? Infinity;
+  const first = (sharp.length ? sharp : places).reduce((a, b) => (slope(b) < slope(a) ? b : a));
+  let head = null;
+  button.addEventListener("click", () => {
+    box.hidden = !box.hidden;
+    explore.classList.toggle("comparing", !box.hidden);
+    button.setAttribute("aria-expanded", String(!box.hidden));
+    button.textContent = box.hidden ? "Compare with a second head" : "Show one head only";
+    if (box.hidden) return;
+    head ??= makeHead(box, data, (row, column) => head.show(row, column));
+    if (!box.dataset.started) head.show(first.r, first.c);
+    box.dataset.started = "yes";
+  });
 }

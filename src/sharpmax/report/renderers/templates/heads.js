@@ -50,6 +50,11 @@ function makeHeads(box) {
   }
 
   function select(row, column) {
+    tell(row, column);
+    announceHead(box, [row, column]);
+  }
+
+  function tell(row, column) {
     map.mark(row, column);
     const name = `Layer ${data.layers[row].index}, head ${data.heads[column]}`;
     const known = data.statistics.filter((one) => valueOf(one, row, column) !== null);
@@ -61,8 +66,9 @@ function makeHeads(box) {
   }
 
   ui.statistic.addEventListener("change", draw);
+  onHead(box, ([row, column]) => tell(row, column));
   draw();
-  select(...data.first);
+  tell(...data.first);
 }
 
 // The largest weight that a head of that spread can give one of n tokens (Lemma 2.1, tight), over
