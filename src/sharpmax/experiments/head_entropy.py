@@ -72,6 +72,7 @@ def run(
         "entropy": entropy,
         "mean_entropy": entropy.mean((0, 2)),
         "seed_spread": entropy.mean(2).std(0, ddof=1) if several else [None] * len(config.lengths),
+        "window": scans[0].measurements["layers"][0]["window"],
         "slope": float(np.mean([scan.slopes.mean() for scan in scans])),
     }
     return Result(

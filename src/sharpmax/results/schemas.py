@@ -356,6 +356,7 @@ class Figure3(Schema):
     mean_entropy: Numbers
     seed_spread: Numbers
     slope: float
+    window: int | None = None
 
 
 class Figure5(Schema):

@@ -43,6 +43,11 @@ def test_figure_3_of_another_model(model_folder, tmp_path, succeed, fail):
     measurements = Result.load(tmp_path / "out" / "figure3.json").measurements
     assert measurements["model"] == str(model_folder)
     assert np.shape(measurements["entropy"]) == (5, 7, 4)
+    succeed(*command, "--layer", "1")
+    second = Result.load(tmp_path / "out" / "figure3-layer-1.json")
+    assert second.config["layer"] == 1
+    assert not np.allclose(second.measurements["entropy"], measurements["entropy"])
+    assert "layers: no 9 among 3" in fail(*command, "--layer", "9")
 
 
 def test_the_comparison_takes_some_conditions_and_threads(monkeypatch, tmp_path, succeed, fail):

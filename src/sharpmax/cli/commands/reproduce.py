@@ -61,7 +61,7 @@ EXPERIMENTS = {
     "figure3": Experiment(
         "head_entropy",
         "entropy of the first heads of a language model as its prompt grows",
-        options=("model",),
+        options=("model", "layer"),
     ),
     "figure5": Experiment(
         "power_series", "entropy of ten elements of a power series, by base and temperature"
@@ -132,6 +132,15 @@ def reproduce(
             metavar="MODEL",
         ),
     ] = None,
+    layer: Annotated[
+        int | None,
+        typer.Option(
+            help="Layer for figure3. The files are named figure3-layer-N. Default: the first, "
+            "which is layer 0.",
+            metavar="N",
+            min=0,
+        ),
+    ] = None,
     only: Annotated[
         str | None,
         typer.Option(
@@ -159,6 +168,7 @@ def reproduce(
         quick=quick,
         processes=processes,
         model=model,
+        layer=layer,
         only=only,
         threads=threads,
     )
@@ -173,6 +183,7 @@ def run_experiment(
     quick: bool = False,
     processes: int | None = None,
     model: str | None = None,
+    layer: int | None = None,
     only: str | None = None,
     threads: int | None = None,
 ) -> tuple[Result, list[Path]]:
@@ -186,13 +197,15 @@ def run_experiment(
         raise UserError(f"cannot reproduce {name!r}: expected one of {', '.join(EXPERIMENTS)}")
     entry = EXPERIMENTS[name]
     given = {"quick": quick, "processes": processes, "model": model}
-    _check_options(name, **given, only=only, threads=threads)
-    stem = out / (f"{name}-quick" if quick else name)
+    _check_options(name, **given, layer=layer, only=only, threads=threads)
+    suffix = "-quick" if quick else "" if layer is None else f"-layer-{layer}"
+    stem = out / f"{name}{suffix}"
     weights = [stem.with_suffix(".safetensors")] if name == "table1" else []
     with claim_files([*result_files(stem), *weights], overwrite) as claim:
         experiment = import_module(f"sharpmax.experiments.{entry.module}")
-        settings = entry.config if model is None else {**entry.config, "model": model}
-        config = experiment.QUICK if quick else experiment.Config(**settings)
+        chosen = {"model": model, "layer": layer}
+        chosen = {key: value for key, value in chosen.items() if value is not None}
+        config = experiment.QUICK if quick else experiment.Config(**entry.config, **chosen)
         with job_progress(entry.jobs) as progress:
             arguments: dict[str, Any] = {}
             if "processes" in entry.options:

@@ -19,6 +19,7 @@ def describe(result: Result) -> Content:
         title=block.model,
         facts=[
             f"block {block.layer}",
+            *([] if block.window is None else [f"sliding window of {block.window:,} tokens"]),
             plural(entropy.shape[1], "head"),
             f"{span(block.lengths)} numbers",
             f"{plural(len(block.seeds), 'random sequence')} per length",
@@ -29,6 +30,7 @@ def describe(result: Result) -> Content:
             f"{block.mean_entropy[-1]:.2f}.",
             f"The mean grows by {block.slope:.2f} nats per nat of log(numbers). A head that "
             "spreads as fast as its input grows has a slope of 1.",
+            *_window(block),
             f"Head {int(growth.argmax())} grows most, by {growth.max():.2f} nats; head "
             f"{int(growth.argmin())} least, by {growth.min():.2f}.",
         ],
@@ -40,6 +42,15 @@ def describe(result: Result) -> Content:
         blocks=[_curves(block, entropy), _table(block, entropy)],
         notes=block.notes,
     )
+
+
+def _window(block: schemas.Figure3) -> list[str]:
+    if block.window is None or block.window >= block.tokens[-1]:
+        return []
+    return [
+        f"These heads see the last {block.window:,} tokens only, so their entropy stops growing "
+        "where the prompt is longer."
+    ]
 
 
 def _curves(block: schemas.Figure3, entropy: np.ndarray) -> Chart:
@@ -56,7 +67,8 @@ def _curves(block: schemas.Figure3, entropy: np.ndarray) -> Chart:
         (mean + std).tolist(),
         colour="series-2",
     )
-    largest = np.log(block.tokens).tolist()
+    visible = np.minimum(block.tokens, block.window or np.inf)
+    largest = np.log(visible).tolist()
     uniform = Line("uniform", block.lengths, largest, colour="ink", dash="dot", marks=0)
     return Chart(
         "Entropy at the last token",
@@ -64,7 +76,7 @@ def _curves(block: schemas.Figure3, entropy: np.ndarray) -> Chart:
         Axis("entropy, nats", digits=2, unit="nats", low=0),
         [*heads, middle, uniform],
         text="Grey: each head, mean over the sequences. Band: standard deviation over the heads. "
-        "Uniform: the logarithm of the prompt's tokens, the largest possible entropy.",
+        "Uniform: the logarithm of the visible tokens, the largest possible entropy.",
         single=True,
     )
 
