@@ -52,9 +52,9 @@ EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloa
 class Config:
     """Settings of the corollary."""
 
-    sizes: tuple[int, ...] = tuple(4**power for power in range(2, 12))
-    """Numbers of items, up to 4,194,304; a size above 8,192 must be a multiple of that."""
-    sets: int = 32
+    sizes: tuple[int, ...] = tuple(4**power for power in range(2, 11))
+    """Numbers of items, up to 1,048,576; a size above 8,192 must be a multiple of that."""
+    sets: int = 16
     """Random sets per size and head."""
     shares: tuple[float, ...] = tuple(2.0**-power for power in range(17))
     """Shares t of items among which the highest has its rivals."""
