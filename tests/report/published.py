@@ -10,7 +10,13 @@ from sharpmax import report
 from sharpmax.report.kinds import KINDS
 from sharpmax.results import Result
 
-UNPUBLISHED = {"study", "train-normalisers", "training-statistics", "tune-comparison"}
+UNPUBLISHED = {
+    "corollary",
+    "study",
+    "train-normalisers",
+    "training-statistics",
+    "tune-comparison",
+}
 """Kinds whose first run has not ended yet."""
 
 ALL = sorted({*KINDS, "calibration"} - UNPUBLISHED)

@@ -782,6 +782,25 @@ class TuneComparison(ModelInfo):
         return next((r for r in self.texts if (r.cell, r.condition) == (cell, condition)), None)
 
 
+class Corollary(Schema):
+    """`corollary`: from how many items on heads ignore the highest; lists by head, then by size."""
+
+    sizes: list[int]
+    types: list[str]
+    sets: int
+    seeds: tuple[int, ...]
+    ignored_from: list[Gaps]
+    """By head and floating type."""
+    largest_change_bound: list[Numbers]
+    largest_change: list[Numbers]
+    unseen: list[list[Numbers]]
+    """By head, size and floating type."""
+    accuracy: list[Numbers]
+    follows: list[Numbers]
+    depends: list[Numbers]
+    weight: list[Numbers]
+
+
 class StudyModel(ModelInfo):
     """A model of the study, with what is known of its conditions."""
 
@@ -876,6 +895,7 @@ SCHEMAS: dict[str, type[Schema]] = {
     "bench-scan": ScanBench,
     "bench-torch": AttentionBench,
     "certify": Certificate,
+    "corollary": Corollary,
     "diagnose": Diagnosis,
     "evaluate": Evaluation,
     "figure1": Figure1,
