@@ -193,17 +193,22 @@ def find_extremes(
     Over all queries and classes, on a grid.
     """
     spreads = np.zeros(len(config.shares))
-    for query in jnp.linspace(0.0, 1.0, config.queries):
+    for query in _grid(0.0, config.queries):
         for place, share in enumerate(config.shares):
-            items = _all_items(jnp.linspace(1 - share, 1.0, config.priorities), query)
+            items = _all_items(_grid(1 - share, config.priorities), query)
             (logits,) = encode(weights, items, scaled=scaled).logits
             spreads[place] = max(spreads[place], float(jnp.ptp(logits)))
-    coarse = _all_items(jnp.linspace(0.0, 1.0, 101), jnp.zeros(()))
+    coarse = _all_items(_grid(0.0, 101), jnp.zeros((), jnp.float32))
     hidden = np.asarray(encode(weights, coarse, scaled=scaled).hidden[0], np.float64)
     values = _values(weights, hidden)
     squares = (values**2).sum(1)
     distances = squares[:, None] + squares - 2 * values @ values.T
     return spreads, math.sqrt(float(distances.max()))
+
+
+def _grid(first: float, count: int) -> Array:
+    """Return numbers from `first` to 1."""
+    return jnp.linspace(first, 1.0, count, dtype=jnp.float32)
 
 
 def _all_items(priorities: Array, query: Array) -> data.Sets:
@@ -227,7 +232,8 @@ def draw_sets(weights: Weights, keys: Array, size: int, scaled: bool) -> Rest:
     chunk = min(size, CHUNK)
     if size % chunk:
         raise ValueError(f"size {size} is not a multiple of {chunk}")
-    chunks = jnp.arange(size // chunk)
+    chunks = jnp.arange(size // chunk, dtype=jnp.int32)
+    places = jnp.arange(chunk, dtype=jnp.int32)
 
     def draw_chunk(key: Array, number: Array) -> tuple[Array, Array]:
         ranks, classes = jax.random.split(jax.random.fold_in(key, number))
@@ -239,7 +245,7 @@ def draw_sets(weights: Weights, keys: Array, size: int, scaled: bool) -> Rest:
 
         def find(best: Any, number: Array) -> tuple[Any, None]:
             priority, label = (row[0] for row in draw_chunk(key, number))
-            place = jnp.argmax(priority)
+            place = jnp.argmax(priority).astype(jnp.int32)
             ours = (priority[place], label[place], number, place)
             return jax.tree.map(partial(jnp.where, ours[0] > best[0]), ours, best), None
 
@@ -249,7 +255,7 @@ def draw_sets(weights: Weights, keys: Array, size: int, scaled: bool) -> Rest:
         def add(sums: Any, number: Array) -> tuple[Any, None]:
             items = _one_set(*draw_chunk(key, number), query)
             encoded = encode(weights, items, scaled=scaled)
-            highest = (number == where) & (jnp.arange(chunk) == place)
+            highest = (number == where) & (places == place)
             logits = jnp.where(highest, -jnp.inf, encoded.logits[0][0])
             largest, total, pooled = sums
             top = jnp.maximum(largest, jnp.max(logits))
@@ -288,9 +294,8 @@ def _exchange(weights: Weights, rest: Rest, scaled: bool) -> dict[str, Any]:
     pooled = others[..., None] * rest.pooled[:, None].astype(np.float64) + mine[..., None] * hidden
     pooled /= total[..., None]
     outputs = _values(weights, pooled)
-    answers = np.asarray(
-        jnp.argmax(classify(weights, jnp.asarray(pooled, jnp.float32), jnp.ones(total.shape)), -1)
-    )
+    whole = jnp.ones(total.shape, jnp.float32)
+    answers = np.asarray(jnp.argmax(classify(weights, jnp.asarray(pooled, jnp.float32), whole), -1))
     norms = np.linalg.norm(outputs, axis=-1)
     changes = _largest_changes(outputs) / norms.min(1)
     own = np.arange(sets), rest.label
