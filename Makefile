@@ -55,7 +55,8 @@ bench: $(VENV)/test.done
 	$(BIN)/python benchmarks/generate_cost.py results/bench_generate.json
 	$(BIN)/python benchmarks/long_inputs.py results/bench_long.json
 	$(BIN)/python benchmarks/max_retrieval.py results/bench_max_retrieval.json
-	$(BIN)/python benchmarks/page.py results/bench_torch.json results/bench_jax.json results/bench_scan.json results/bench_max_retrieval.json results/bench_generate.json results/bench_long.json docs/benchmarks.md
+	$(BIN)/python benchmarks/training_cost.py results/bench_training.json
+	$(BIN)/python benchmarks/page.py results/bench_torch.json results/bench_jax.json results/bench_scan.json results/bench_max_retrieval.json results/bench_generate.json results/bench_long.json results/bench_training.json docs/benchmarks.md
 
 # The variable silences an advertisement of the theme.
 docs: $(VENV)/test.done

@@ -96,6 +96,23 @@ most {result.measurements["largest_difference"]:.0e}. {machine(result)}
 {table(rows, ["plain", "calibrated"], "tokens in the prompt")}"""
 
 
+def training(result: Result) -> str:
+    """Describe what the statistics callback and QK-clip cost, with a table."""
+    config, found = result.config, result.measurements
+    cost = {key: 100 * found["callback"][key] for key in ("ratio", "low", "high")}
+    names = {"sampled": "step with statistics", "clipped": "step with QK-clip"}
+    times = {names.get(name, name): row for name, row in found["times"].items()}
+    return f"""{config["model"]}, AdamW, {config["batch"]} texts of {config["tokens"]} tokens,
+{config["threads"]} threads; ratio to a plain step in the same round: median (quartiles) of {config["rounds"]} rounds.
+`StatisticsCallback` samples every {config["every"]}th step by default, {config["rows"]} rows of
+{config["sequences"]} sequences, and so costs {cost["ratio"]:.1f} % ({cost["low"]:.1f} to
+{cost["high"]:.1f}) of the training. QK-clip looks at every step. Gradients are the same bit for
+bit, and entropies differ from those of eager attention's matrices by at most
+{found["largest_difference"]:.0e} nats. {machine(result)}
+
+{table({f"{config['batch'] * config['tokens']:,}": times}, list(times), "tokens in a step")}"""
+
+
 def max_retrieval(result: Result) -> str:
     """Describe the cost of training and of exams, in a sentence each."""
     speed, exam = result.measurements["training"], result.measurements["exam"]
@@ -135,6 +152,7 @@ def page(
     heads: Result,
     generated: Result,
     longs: Result,
+    trained: Result,
 ) -> str:
     found = torchs.measurements
     rounds = torchs.config["rounds"]
@@ -219,6 +237,10 @@ of eager attention's matrices by at most {scans.measurements["largest_difference
 
 {generating(generated)}
 
+### Training with statistics
+
+{training(trained)}
+
 ### Max retrieval
 
 {max_retrieval(heads)}
@@ -226,8 +248,8 @@ of eager attention's matrices by at most {scans.measurements["largest_difference
 
 
 def main() -> None:
-    torchs, *others = map(Result.load, sys.argv[1:7])
-    document = Path(sys.argv[7])
+    torchs, *others = map(Result.load, sys.argv[1:8])
+    document = Path(sys.argv[8])
     text = document.read_text("utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
