@@ -103,7 +103,8 @@ def training(result: Result) -> str:
     names = {"sampled": "step with statistics", "clipped": "step with QK-clip"}
     times = {names.get(name, name): row for name, row in found["times"].items()}
     return f"""{config["model"]}, AdamW, {config["batch"]} texts of {config["tokens"]} tokens,
-{config["threads"]} threads; ratio to a plain step in the same round: median (quartiles) of {config["rounds"]} rounds.
+{config["threads"]} threads; ratio to a plain step in the same round: median (quartiles) of
+{config["rounds"]} rounds.
 `StatisticsCallback` samples every {config["every"]}th step by default, {config["rows"]} rows of
 {config["sequences"]} sequences, and so costs {cost["ratio"]:.1f} % ({cost["low"]:.1f} to
 {cost["high"]:.1f}) of the training. QK-clip looks at every step. Gradients are the same bit for
