@@ -949,6 +949,7 @@ class TrainedNormaliser(Schema):
     accuracy: Numbers
     nats: Numbers
     largest_weight: Numbers | None
+    facts: dict[str, Any] = {}
     final_loss: float
     seconds: float
 

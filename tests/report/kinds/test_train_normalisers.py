@@ -21,6 +21,26 @@ def test_the_sizes_of_training_and_the_longest_are_compared():
     assert "At 64 items: softmax 39.5 %" in text.replace("\xa0", " ")
 
 
+def test_the_verdict_names_the_best_with_its_spread_and_what_tune_found():
+    result = comparison(*RIGHT)
+    verdict = report.describe(result).verdict
+    assert verdict.sentence == (
+        "On texts of 64 items, 4 times the largest of training, scalable softmax has the most "
+        "right answers: 79.5 ± 0.7 %."
+    )
+    assert verdict.details == [
+        "Softmax has 39.5 ± 0.7 %.",
+        "There the sharpest head has a largest weight of 0.20 with softmax, and of 0.40 with "
+        "scalable softmax.",
+    ]
+    tuned = [row for row in result.measurements["rows"] if row["condition"] == "softmax-tuned"]
+    tuned[1]["facts"] = {"nothing_to_gain": "no head"}
+    assert report.describe(result).verdict.details[-1] == (
+        "softmax, then tune on 32 to 128: tune found nothing to gain in 1 of 2 models, which is "
+        "then the softmax model."
+    )
+
+
 def test_charts_have_a_line_per_condition():
     content = report.describe(comparison(*RIGHT))
     [group] = [block for block in content.blocks if isinstance(block, Group)]

@@ -24,6 +24,7 @@ def test_alarms_are_counted_and_listed_by_head():
     assert content.verdict.details == [
         "1 head had a logit above 100, first layer 1 head 0 at step 21.",
         "1 head collapsed to an entropy below 0.1 nats, first layer 0 head 2 at step 31.",
+        "Lower the learning rate, or bound the logits with sharpmax.hf.QKClipCallback.",
     ]
     assert content.sentences == [
         "The mean entropy of the heads was 2.50 nats at step 1 and 1.47 nats at step 31.",

@@ -8,7 +8,7 @@ import numpy as np
 
 from sharpmax.report.blocks import Axis, Chart, Column, Content, Group, Line, Table, Verdict
 from sharpmax.report.kinds._shared import accuracy_axis, share_cell, share_line
-from sharpmax.report.numbers import join, percent, plural
+from sharpmax.report.numbers import join, percent, plural, share
 from sharpmax.report.palette import METHODS, Look
 from sharpmax.results import Result, schemas
 
@@ -76,12 +76,40 @@ def _verdict(run: schemas.TrainNormalisers) -> Verdict:
     best = max(last, key=lambda name: last[name])
     sentence = (
         f"On texts of {run.sizes[-1]:,} items, {run.sizes[-1] // run.largest} times the largest of "
-        f"training, {LOOKS[best].name} has the most right answers: {percent(last[best])}."
+        f"training, {LOOKS[best].name} has the most right answers: {_last_share(run, best)} %."
     )
     details = []
     if "softmax" in last and best != "softmax":
-        details.append(f"Softmax has {percent(last['softmax'])}.")
+        details.append(f"Softmax has {_last_share(run, 'softmax')} %.")
+    weights = {name: weight for name in names if (weight := _last_weight(run, name)) is not None}
+    if "softmax" in weights and len(weights) > 1:
+        sharpest = max(weights, key=lambda name: weights[name])
+        details.append(
+            f"There the sharpest head has a largest weight of {weights['softmax']:.2f} "
+            f"with softmax, and of {weights[sharpest]:.2f} with {LOOKS[sharpest].name}."
+        )
+    for name in names:
+        units = run.of_condition(name)
+        found_nothing = sum("nothing_to_gain" in unit.facts for unit in units)
+        if found_nothing:
+            details.append(
+                f"{LOOKS[name].name}: tune found nothing to gain in {found_nothing} of "
+                f"{plural(len(units), 'model')}, which is then the softmax model."
+            )
     return Verdict("neutral", sentence, details)
+
+
+def _last_share(run: schemas.TrainNormalisers, name: str) -> str:
+    """Return the share of right answers on the longest texts, with its standard deviation."""
+    spread = _spread(run, name)
+    return share(float(_mean(run, name)[-1]), None if spread is None else float(spread[-1]))
+
+
+def _last_weight(run: schemas.TrainNormalisers, name: str) -> float | None:
+    """Return the largest weight of the sharpest head on the longest texts."""
+    known = [row.largest_weight[-1] for row in run.of_condition(name) if row.largest_weight]
+    values = [value for value in known if value is not None]
+    return float(np.mean(values)) if values else None
 
 
 def _sentences(run: schemas.TrainNormalisers) -> list[str]:

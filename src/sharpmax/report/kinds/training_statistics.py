@@ -70,6 +70,10 @@ def _verdict(training: schemas.TrainingStatistics) -> Verdict:
                 f"{plural(len(some), 'head')} {what}, first layer {some[0].layer} head "
                 f"{some[0].head} at step {some[0].step:,}."
             )
+    if any(alarm.kind == "logits" for alarm in training.alarms):
+        details.append(
+            "Lower the learning rate, or bound the logits with sharpmax.hf.QKClipCallback."
+        )
     return Verdict("bad", f"{plural(len(training.alarms), 'alarm')}.", details)
 
 
