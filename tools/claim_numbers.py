@@ -18,6 +18,7 @@ from sharpmax.report.kinds import (
     figure1,
     figure8,
     scan,
+    train_normalisers,
     unknowns,
 )
 from sharpmax.report.kinds.scan_view import ScanView
@@ -328,6 +329,39 @@ def scan_cost(result: Result) -> str:
         for row in found.rows
     ]
     return f"{', '.join(parts)}; entropies within {found.largest_difference:.0e}"
+
+
+def trained_normalisers(result: Result) -> str:
+    """Say what each way of training and repairing answers on the longest texts."""
+    run = schemas.TrainNormalisers.of(result)
+    parts = []
+    for condition in run.summaries:
+        shares = [row.accuracy[-1] for row in run.of_condition(condition)]
+        name = train_normalisers.LOOKS[condition].name
+        parts.append(f"{name} {share(float(np.mean(shares)), float(np.std(shares, ddof=1)))}")
+    return f"{'; '.join(parts)} % on {run.sizes[-1]:,} items, {plural(len(run.seeds), 'seed')}"
+
+
+def trained_attention(result: Result) -> str:
+    """Say what became of entropies and logits in a training."""
+    training = schemas.TrainingStatistics.of(result)
+    first, last = (float(np.nanmean(result.arrays["entropy"][step])) for step in (0, -1))
+    largest = float(np.nanmax(result.arrays["max_logit"]))
+    return (
+        f"mean entropy {first:.2f} → {last:.2f} nats, largest logit {largest:,.0f}, "
+        f"{plural(len(training.alarms), 'alarm')}"
+    )
+
+
+def training_cost(result: Result) -> str:
+    """Say what the statistics callback costs in a training, and QK-clip in a step."""
+    bench = schemas.TrainingBench.of(result)
+    share_of, clipped = bench.callback, bench.times["clipped"]
+    return (
+        f"{100 * share_of.ratio:.1f} % ({100 * share_of.low:.1f} to {100 * share_of.high:.1f}); "
+        f"QK-clip {clipped.ratio:.2f} ({clipped.low:.2f} to {clipped.high:.2f}) times a step; "
+        "gradients the same bit for bit"
+    )
 
 
 def generating_cost(result: Result) -> str:

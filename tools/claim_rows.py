@@ -333,6 +333,33 @@ OURS = (
         numbers.generating_cost,
     ),
     Claim(
+        "Small language models that saw at most 16 items, trained with normalisers or repaired",
+        "train.md#does-it-keep-a-model-sharp",
+        "train-normalisers.json",
+        "sharpmax reproduce train-normalisers",
+        numbers.trained_normalisers,
+    ),
+    *(
+        Claim(
+            text,
+            "train.md#an-example",
+            f"training-statistics{suffix}.json",
+            f"python examples/train_with_statistics.py docs build/train{option}",
+            numbers.trained_attention,
+        )
+        for text, suffix, option in (
+            ("A training with too high a learning rate: what its heads do", "", ""),
+            ("The same with QK-clip", "-clipped", " --tau 30"),
+        )
+    ),
+    Claim(
+        "Attention statistics while training, as a share of the time",
+        "benchmarks.md",
+        "bench_training.json",
+        "python benchmarks/training_cost.py results/bench_training.json",
+        numbers.training_cost,
+    ),
+    Claim(
         "The vLLM plugin equals sharpen",
         "deploy.md#vllm",
         "serving.json",

@@ -80,12 +80,14 @@ def version(origin: Provenance) -> str:
 
 
 def command(claim: Claim, origin: Provenance | None) -> str:
-    """Return the command that was typed, with the folder of a program in benchmarks/."""
+    """Return the command that was typed, with the folder of a program of ours."""
     if origin is None:
         return claim.command
     program = origin.command.partition(" ")[0]
-    ours = (Path(__file__).parents[1] / "benchmarks" / program).exists()
-    return f"python benchmarks/{origin.command}" if ours else origin.command
+    for folder in ("benchmarks", "examples"):
+        if (Path(__file__).parents[1] / folder / program).exists():
+            return f"python {folder}/{origin.command}"
+    return origin.command
 
 
 def wrap(command: str, width: int = 84) -> str:

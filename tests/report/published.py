@@ -11,10 +11,10 @@ from sharpmax.report.kinds import KINDS
 from sharpmax.results import Result
 
 UNPUBLISHED = {
+    "bench-training",
     "corollary",
     "study",
     "train-normalisers",
-    "training-statistics",
     "tune-comparison",
 }
 """Kinds whose first run has not ended yet."""

@@ -571,6 +571,31 @@ class GenerateBench(Schema):
     largest_difference: float
 
 
+class TrainingShare(Schema):
+    """What sampled steps cost, as a share of a whole training."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+class TrainingBench(Schema):
+    """`bench-training`: the cost of attention statistics and QK-clip in a training step."""
+
+    model: str
+    batch: int
+    tokens: int
+    every: int
+    rows: int
+    sequences: int
+    rounds: int
+    threads: int
+    times: dict[str, Timing]
+    """Of a step: `plain`, `sampled` and `clipped`."""
+    callback: TrainingShare
+    largest_difference: float
+
+
 class Agreement(Schema):
     """How far an engine's log-probabilities are from those of transformers, in nats."""
 
@@ -894,6 +919,7 @@ SCHEMAS: dict[str, type[Schema]] = {
     "bench-max-retrieval": HeadBench,
     "bench-scan": ScanBench,
     "bench-torch": AttentionBench,
+    "bench-training": TrainingBench,
     "certify": Certificate,
     "corollary": Corollary,
     "diagnose": Diagnosis,

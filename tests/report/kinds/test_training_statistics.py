@@ -9,6 +9,7 @@ from report.synthetic_training import training
 from sharpmax import report
 from sharpmax.report.blocks import Chart, Frames, Table
 from sharpmax.report.kinds.training_statistics import COLUMNS, LISTED
+from sharpmax.results import Result, Stopwatch
 
 
 def blocks(result, kind):
@@ -90,3 +91,33 @@ def test_what_was_not_measured_is_left_out(missing):
     assert "NaN" not in page
     assert " nan" not in page
     report.draw(result)
+
+
+def test_the_benchmark_says_what_the_callback_costs():
+    times = {
+        name: {"ratio": ratio, "low": ratio, "high": ratio + 0.1, "milliseconds": 1000 * ratio}
+        for name, ratio in (("plain", 1.0), ("sampled", 1.12), ("clipped", 1.2))
+    }
+    result = Result(
+        kind="bench-training",
+        config={
+            "model": "small", "batch": 4, "tokens": 256, "every": 10, "rows": 32, "sequences": 4,
+            "rounds": 15, "threads": 1,
+        },
+        seeds=(0,),
+        measurements={
+            "times": times,
+            "callback": {"ratio": 0.012, "low": 0.011, "high": 0.022},
+            "largest_difference": 1e-6,
+        },
+        provenance=Stopwatch().provenance(),
+    )  # fmt: skip
+    content = report.describe(result)
+    assert content.verdict.status == "good"
+    assert content.verdict.sentence == (
+        "The statistics callback costs 1.2 % of the training (1.1 to 2.2)."
+    )
+    [table] = content.blocks
+    assert [row[0] for row in table.rows] == ["plain", "with statistics", "with QK-clip"]
+    assert table.rows[1][2].text == "1.12 (1.12 to 1.22)"
+    assert "What attention statistics cost" in report.render([result], names=["x.json"])

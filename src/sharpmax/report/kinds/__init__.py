@@ -66,6 +66,7 @@ KINDS: dict[str, Callable[[Result], Content]] = {
     "bench-jax": bench.describe_attention,
     "bench-scan": bench.describe_scan,
     "bench-max-retrieval": bench.describe_max_retrieval,
+    "bench-training": bench.describe_training,
 }
 """In the order in which a report shows them: what was gained first, what it costs last."""
 

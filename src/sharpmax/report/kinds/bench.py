@@ -33,6 +33,8 @@ PARTS = {
 }
 CHEAP = 1.25
 """Ratio to a plain forward pass below which a scan counts as cheap."""
+CHEAP_STATISTICS = 0.02
+"""Share of a training below which statistics count as cheap."""
 LIBRARIES = {"bench-torch": "PyTorch", "bench-jax": "JAX"}
 OTHER_MACHINES = "Ratios differ between machines: measure on yours."
 NAMES = {"cpu": "adaptive, cpu", "ours": "adaptive", "fused": "fused (two calls)"}
@@ -279,6 +281,43 @@ def describe_generate(result: Result) -> Content:
             command="sharpmax export MODEL --calibration tuned.json",
         ),
         blocks=[Table("By the length of the prompt", columns, rows)],
+    )
+
+
+def describe_training(result: Result) -> Content:
+    """Describe what attention statistics and QK-clip cost in a training."""
+    bench = schemas.TrainingBench.of(result)
+    names = {"plain": "plain", "sampled": "with statistics", "clipped": "with QK-clip"}
+    columns = [Column("Step"), Column("Seconds", 2, "lower"), Column("Ratio", 3, "lower")]
+    rows: list[list[Any]] = [
+        [
+            names[name],
+            time.milliseconds / 1000,
+            Cell(time.ratio, f"{time.ratio:.2f} ({time.low:.2f} to {time.high:.2f})"),
+        ]
+        for name, time in bench.times.items()
+    ]
+    cost = bench.callback
+    return Content(
+        what="benchmark",
+        title=f"What attention statistics cost in a training: {bench.model}",
+        facts=[
+            f"{plural(bench.batch, 'text')} of {plural(bench.tokens, 'token')}",
+            plural(bench.rounds, "round"),
+            plural(bench.threads, "thread"),
+        ],
+        sentences=[
+            f"Every {bench.every}th step is sampled: {bench.rows} rows of {bench.sequences} "
+            "sequences.",
+            "Gradients are the same bit for bit.",
+        ],
+        verdict=Verdict(
+            "good" if cost.ratio <= CHEAP_STATISTICS else "mixed",
+            f"The statistics callback costs {100 * cost.ratio:.1f} % of the training "
+            f"({100 * cost.low:.1f} to {100 * cost.high:.1f}).",
+            [OTHER_MACHINES],
+        ),
+        blocks=[Table("A training step", columns, rows)],
     )
 
 
