@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sharpmax import PAPER, Constant, LogLength, Saturating, UserError
+from sharpmax import PAPER, Constant, LogLength, Saturating, TargetEntropy, UserError
 from sharpmax.policies import CriticalScale, GrokScale, InfoScale, Llama4Scale, YarnScale
 from sharpmax.policy_names import (
     POLICY_HELP,
@@ -18,6 +18,7 @@ EXPECTED = {
     "paper": PAPER,
     "saturating": Saturating(PAPER),
     "constant:1.5": Constant(1.5),
+    "target-entropy:3": TargetEntropy(3.0),
     "log-length:512": LogLength(512.0),
     "infoscale:512": InfoScale(512.0),
     "yarn:512": YarnScale(512.0),

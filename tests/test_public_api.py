@@ -27,6 +27,7 @@ SIGNATURES = {
     "Constant": "(inverse_temperature)",
     "LogLength": "(reference)",
     "Saturating": "(policy)",
+    "TargetEntropy": "(nats, largest=8.0, exact=False)",
     "policies.InfoScale": "(reference, head_size=None)",
     "policies.InfoScale.with_head_size": "(self, head_size)",
     "policies.YarnScale": "(reference, slope=0.1)",
@@ -35,7 +36,8 @@ SIGNATURES = {
     "policies.CriticalScale": "(gamma)",
     "policies.traits": "(policy)",
     "policies.Traits": "(needs_entropy=True, by_head=False, learned=True, any_library=False, "
-    "plain_up_to=0)",
+    "plain_up_to=0, "
+    "needs_varentropy=False, needs_rows=False)",
     "policies.LengthLaw.factor": "(self, items, xp)",
     "normalisers.finite_values": "(rows)",
     "normalisers.parameter": "(name, value, rows)",

@@ -15,7 +15,15 @@ from sharpmax.ops import (
     inverse_temperature_for_entropy,
     softmax,
 )
-from sharpmax.policies import PAPER, Constant, LogLength, Polynomial, Saturating, fit_polynomial
+from sharpmax.policies import (
+    PAPER,
+    Constant,
+    LogLength,
+    Polynomial,
+    Saturating,
+    TargetEntropy,
+    fit_polynomial,
+)
 
 __version__ = "0.1.0"
 
@@ -28,6 +36,7 @@ __all__ = [
     "Polynomial",
     "Saturating",
     "SoftmaxState",
+    "TargetEntropy",
     "UserError",
     "adaptive_temperature_softmax",
     "entropy",

@@ -20,6 +20,7 @@ from sharpmax.policies import (
     LogLength,
     Policy,
     Saturating,
+    TargetEntropy,
     YarnScale,
 )
 
@@ -51,6 +52,7 @@ POLICY_NAMES = {
     for policy in (
         NamedPolicy("paper", "the paper's polynomial", lambda: PAPER),
         NamedPolicy("saturating", "the polynomial held at its peak", lambda: Saturating(PAPER)),
+        NamedPolicy("target-entropy", "down to so many nats", TargetEntropy, example=3),
         NamedPolicy("constant", "one factor for all rows", Constant, example=1.2),
         NamedPolicy(
             "log-length", "grows with log n beyond a length, as Qwen 1", LogLength, example=512

@@ -22,6 +22,7 @@ from sharpmax.cpu.kernels import (
     KNOWN,
     SURVEY,
     UNLIMITED,
+    VARENTROPY,
     WEIGH,
     attend_tasks,
 )
@@ -286,7 +287,9 @@ class _Call:
         # In four axes, as every implementation calls it.
         shape = (*self.arrays.query.shape[:3], -1) if self.by_head else (1, 1, 1, -1)
         entropy = np.ascontiguousarray(known[:, ENTROPY])
-        answer = inverse_temperatures(self.policy, entropy.reshape(shape), count.reshape(shape))
+        varentropy = np.ascontiguousarray(known[:, VARENTROPY]).reshape(shape)
+        asked = entropy.reshape(shape), count.reshape(shape), varentropy
+        answer = inverse_temperatures(self.policy, *asked)
         known[:, FACTOR] = np.asarray(answer, np.float32).reshape(entropy.shape)
 
     def _size(self, task: Task) -> tuple[int, int, int]:

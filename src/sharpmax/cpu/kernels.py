@@ -60,7 +60,7 @@ ATTEND = types.boolean(
     *(array_type(_float, 5, "A"), array_type(_float, 4), array_type(_float, 4)),
     *(array_type(_float, 5, "A"), array_type(types.boolean, 5, "A"), array_type(_float, 2)),
     *(array_type(_int, 2), _pair, _int, _int, _positions, _numbers, _wants),
-    *(array_type(_float, 1), array_type(_float, 2)),
+    *(array_type(_float, 1), array_type(_float, 2), array_type(_float, 1)),
     *(_float[::1], _float[::1], types.int32[::1]),
     *(types.Array(_float, 5, "C"), types.Array(_float, 5, "C"), types.Array(types.int32, 4, "C")),
 )
@@ -175,13 +175,33 @@ def _survey_block(
         known[VARENTROPY, r] = Float32(0) if variance < 0 else variance  # NaN stays NaN
 
 
+@inner(forceinline=True)
+def _reach_target(entropy: Any, varentropy: Any, target: Any, largest: Any) -> Any:
+    """Return the inverse temperature of `TargetEntropy`."""
+    excess = entropy - target
+    if excess != excess or varentropy != varentropy:
+        return Float32(np.nan)
+    if excess <= 0 or varentropy <= 0:
+        return Float32(1)
+    if excess >= (largest * largest - Float32(1)) / Float32(2) * varentropy:
+        return largest
+    return Float32(math.sqrt(Float32(1) + Float32(2) * excess / varentropy))
+
+
 @inner()
 def _apply_table(
     coefficients: Float[np.ndarray, " terms"],
     peaks: Float[np.ndarray, "peaks 2"],
+    target: Float[np.ndarray, " numbers"],
     known: Float[np.ndarray, "9 rows"],
 ) -> None:
     """Write the inverse temperature of each row, as `policy_table.Table` says."""
+    if target.size > 0:
+        for r in range(known.shape[1]):
+            known[FACTOR, r] = _reach_target(
+                known[ENTROPY, r], known[VARENTROPY, r], target[0], target[1]
+            )
+        return
     threshold, floor = coefficients[0], coefficients[1]
     for r in range(known.shape[1]):
         entropy = known[ENTROPY, r]
@@ -306,6 +326,7 @@ def attend_tasks(
     wants: tuple[bool, bool, bool],
     coefficients: Float[np.ndarray, " terms"],
     peaks: Float[np.ndarray, "peaks 2"],
+    target: Float[np.ndarray, " numbers"],
     memory: Float[np.ndarray, " size"],
     rows_memory: Float[np.ndarray, " rows"],
     count_memory: Int[np.ndarray, " rows"],
@@ -348,7 +369,7 @@ def attend_tasks(
                     *(numbers, wants, first, stop, own, known[b], count[b]),
                 )
             if stages == ALL_STAGES:
-                _apply_table(coefficients, peaks, known[b])
+                _apply_table(coefficients, peaks, target, known[b])
             if stages != SURVEY:
                 if keep:
                     values = value[n, h, begins:ends]

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import LogitsProcessor
 
-from sharpmax.ops import SoftmaxState
+from sharpmax.ops._rows import prepare
+from sharpmax.ops.inverse_temperature import solver
+from sharpmax.ops.state import state_of
 from sharpmax.policies import PAPER, Policy, inverse_temperatures
 
 if TYPE_CHECKING:
@@ -54,8 +56,10 @@ class AdaptiveTemperatureLogitsProcessor(LogitsProcessor):
             The logits times the inverse temperature, in the same type.
         """
         possible = scores > -torch.inf
-        state = SoftmaxState.of(scores.float(), possible)
-        factor = inverse_temperatures(self.policy, state.entropy, state.count)
+        rows = prepare(scores.float(), possible, -1)
+        state = state_of(rows)
+        known = state.entropy, state.count, state.varentropy
+        factor = inverse_temperatures(self.policy, *known, solver(rows))
         # A factor of 0 would turn -inf into NaN.
         sharpened = torch.where(possible, scores.float() * factor[:, None], -torch.inf)
         return sharpened.to(scores.dtype)

@@ -14,6 +14,7 @@ from sharpmax.jax.blocks import causal_parts, compute_logits, map_blocks, visibl
 from sharpmax.jax.problem import Inputs, Settings, make_problem
 from sharpmax.jax.stats import AttentionOutput, AttentionStats
 from sharpmax.ops._rows import prepare
+from sharpmax.ops.inverse_temperature import solver
 from sharpmax.ops.state import state_of
 from sharpmax.policies import PAPER, Policy, inverse_temperatures, traits
 
@@ -246,7 +247,8 @@ def _block(
     logits = compute_logits(inputs, positions, query)
     rows = prepare(logits, visible_keys(inputs, settings, positions), -1)
     state = state_of(rows)
-    factor = inverse_temperatures(policy, state.entropy, state.count)
+    known = state.entropy, state.count, state.varentropy
+    factor = inverse_temperatures(policy, *known, solver(rows))
     answer: dict[str, Any] = {}
     if want != "output":
         stats = AttentionStats.of(state, factor)

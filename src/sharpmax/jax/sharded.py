@@ -79,7 +79,7 @@ def sharded_attention(
     inputs = inputs._replace(first_key=first.astype(jnp.int32))
     local = map_blocks(inputs, functools.partial(_local_state, inputs, settings))
     state = _merge_states(SoftmaxState(*local), axis_name)
-    factor = inverse_temperatures(policy, state.entropy, state.count)
+    factor = inverse_temperatures(policy, state.entropy, state.count, state.varentropy)
     stats = AttentionStats.of(state, factor)
     compute = functools.partial(_weigh_values, inputs, settings)
     weighted, mass = map_blocks(inputs, compute, factor, state.max)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sharpmax import _array
@@ -55,10 +56,23 @@ def inverse_temperature_for_entropy(
         0.5
     """
     rows = prepare(logits, where, axis)
-    goal = _goal(target, rows, logits)
+    return rows.squeeze(_factor(rows, _goal(target, rows, logits)))
+
+
+def solver(rows: Rows) -> Callable[[float], Array]:
+    """Return a function from an entropy to the inverse temperatures of these rows."""
+
+    def solve(nats: float) -> Array:
+        return rows.squeeze(_factor(rows, rows.xp.full_like(rows.maximum, nats)))
+
+    return solve
+
+
+def _factor(rows: Rows, goal: Array) -> Array:
+    """Return the inverse temperatures of prepared rows, with length 1 on the item axis."""
     frozen = rows._replace(offset=_array.stop_gradient(rows.offset))
     solution = _solve(frozen, _array.stop_gradient(goal))
-    return rows.squeeze(_with_gradient(solution, rows, goal))
+    return _with_gradient(solution, rows, goal)
 
 
 def entropy_and_variance(rows: Rows, scale: Array | float) -> tuple[Array, Array]:

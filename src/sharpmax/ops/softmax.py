@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from sharpmax._array import Array
 from sharpmax.ops._rows import Rows, inverse_temperature, prepare
-from sharpmax.ops.state import entropy_of
-from sharpmax.policies import PAPER, Policy, inverse_temperatures
+from sharpmax.ops.inverse_temperature import solver
+from sharpmax.ops.state import entropy_of, state_of
+from sharpmax.policies import PAPER, Policy, inverse_temperatures, traits
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float
@@ -121,8 +122,13 @@ def adaptive_temperature_softmax(
         ValueError: if a shape does not fit, or the policy returns one that does not.
     """
     rows = prepare(logits, where, axis)
-    nats = rows.squeeze(entropy_of(rows, 1.0))
-    scale = inverse_temperatures(policy, nats, rows.squeeze(rows.items()))
+    if traits(policy).needs_varentropy:
+        state = state_of(rows)
+        known = state.entropy, state.count, state.varentropy
+        scale = inverse_temperatures(policy, *known, solver(rows))
+    else:
+        nats = rows.squeeze(entropy_of(rows, 1.0))
+        scale = inverse_temperatures(policy, nats, rows.squeeze(rows.items()))
     return _weights(rows, rows.expand(scale), logits)
 
 

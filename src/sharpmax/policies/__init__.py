@@ -17,12 +17,15 @@ from sharpmax.policies.published_laws import (
     Llama4Scale,
     YarnScale,
 )
+from sharpmax.policies.target_entropy import TargetEntropy
 from sharpmax.policies.traits import (
     Policy,
     Traits,
+    ask,
     differs_by_head,
     inverse_temperatures,
     needs_entropy,
+    needs_rows,
     traits,
 )
 
@@ -39,11 +42,14 @@ __all__ = [
     "Policy",
     "Polynomial",
     "Saturating",
+    "TargetEntropy",
     "Traits",
     "YarnScale",
+    "ask",
     "differs_by_head",
     "fit_polynomial",
     "inverse_temperatures",
     "needs_entropy",
+    "needs_rows",
     "traits",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sharpmax import _array
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 
     Entropy = Float[Array, "*rows"] | float
     Count = Int[Array, "*rows"] | int
+
+
+Solve = Callable[[float], Array]
+"""From an entropy in nats to the inverse temperature at which each row has it."""
 
 
 class Policy(Protocol):
@@ -61,6 +66,13 @@ class Traits(NamedTuple):
     plain_up_to: int = 0
     """The answer is exactly 1, without a gradient, in every row of at most this many items. Patched
     models run their own attention there, at no cost and with the same output bit for bit."""
+    needs_varentropy: bool = False
+    """The policy takes a third argument, the varentropy of each row: how fast its entropy falls as
+    the row is sharpened."""
+    needs_rows: bool = False
+    """The policy takes a fourth argument, `solve(nats)`, which returns the inverse temperature of
+    each row at which its entropy is so many nats. It goes over the logits several times, so that
+    implementations that never hold a whole row refuse the policy."""
 
     @property
     def length_only(self) -> bool:
@@ -91,6 +103,8 @@ def traits(policy: Policy) -> Traits:
         learned=bool(getattr(policy, "learned", _DEFAULTS.learned)),
         any_library=bool(getattr(policy, "any_library", _DEFAULTS.any_library)),
         plain_up_to=int(getattr(policy, "plain_up_to", _DEFAULTS.plain_up_to)),
+        needs_varentropy=bool(getattr(policy, "needs_varentropy", _DEFAULTS.needs_varentropy)),
+        needs_rows=needs_rows(policy),
     )
 
 
@@ -118,8 +132,58 @@ def differs_by_head(policy: Policy) -> bool:
     return traits(policy).by_head
 
 
+def needs_rows(policy: Policy) -> bool:
+    """Say whether a policy looks at whole rows of logits: `traits(policy).needs_rows`.
+
+    Args:
+        policy: any function of (entropy, count).
+
+    Returns:
+        True only if the policy says so.
+    """
+    return bool(getattr(policy, "needs_rows", _DEFAULTS.needs_rows))
+
+
+def ask(
+    policy: Policy, entropy: Any, count: Any, varentropy: Any = None, solve: Solve | None = None
+) -> Any:
+    """Call a policy with the arguments that it takes, without checking its answer.
+
+    Args:
+        policy: a function of (entropy, count), and of varentropy and solver if its traits say so.
+        entropy: one entropy per row.
+        count: the number of items per row.
+        varentropy: one varentropy per row.
+        solve: the function that solves for an entropy.
+
+    Returns:
+        What the policy answered.
+
+    Raises:
+        NotImplementedError: if the caller does not have what the policy needs.
+    """
+    policy_of: Any = policy
+    if needs_rows(policy):
+        if solve is None:
+            raise NotImplementedError(
+                f"{policy!r} looks at whole rows of logits, which are not held here"
+            )
+        return policy_of(entropy, count, varentropy, solve)
+    if getattr(policy, "needs_varentropy", False):
+        if varentropy is None:
+            raise NotImplementedError(
+                f"{policy!r} looks at the varentropy, which is not computed here"
+            )
+        return policy_of(entropy, count, varentropy)
+    return policy(entropy, count)
+
+
 def inverse_temperatures(
-    policy: Policy, entropy: Float[Array, "*rows"], count: Int[Array, "*rows"]
+    policy: Policy,
+    entropy: Float[Array, "*rows"],
+    count: Int[Array, "*rows"],
+    varentropy: Float[Array, "*rows"] | None = None,
+    solve: Solve | None = None,
 ) -> Float[Array, "*rows"]:
     """Ask a policy for the inverse temperature of every row, and check its answer.
 
@@ -131,16 +195,21 @@ def inverse_temperatures(
         policy: function of (entropy, count).
         entropy: one entropy per row, in nats.
         count: the number of items per row.
+        varentropy: one varentropy per row, for policies that need it.
+        solve: from an entropy to the inverse temperature of each row, for policies that need it.
 
     Returns:
         One inverse temperature per row, also if the policy returned one number for all.
 
     Raises:
+        NotImplementedError: if the policy needs what is not given.
         ValueError: if the policy returns another shape.
         UserError: if it returns NaN, an infinity, zero, a negative or an extremely large number.
     """
     learned, first = _answers.may_change(policy), False
-    if learned is None and not _array.is_compiling():
+    if needs_rows(policy):  # there are no example rows to ask about
+        learned = True
+    elif learned is None and not _array.is_compiling():
         about = traits(policy)
         learned = about.learned
         first = _answers.check_examples(
@@ -151,7 +220,7 @@ def inverse_temperatures(
             by_head=about.by_head,
             any_library=about.any_library,
         )
-    answer = policy(entropy, count)
+    answer = ask(policy, entropy, count, varentropy, solve)
     shape = tuple(getattr(answer, "shape", ()))
     if shape not in ((), tuple(entropy.shape)):
         raise ValueError(

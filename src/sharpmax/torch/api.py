@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sharpmax.policies import PAPER, Policy, needs_entropy, traits
+from sharpmax.policies import PAPER, Policy, ask, needs_entropy, needs_rows, traits
 from sharpmax.torch import cpu, fused, reference, sdpa, streaming
 from sharpmax.torch.interface import AttentionOutput, AttentionStats, Inputs, prepare_inputs
 from sharpmax.torch.reference import Normaliser
@@ -276,12 +276,12 @@ def _is_learned(policy: Policy, inputs: Inputs) -> bool:
 
     The policy is called on one row per head, and only if nothing else needs a gradient.
     """
-    fixed = not traits(policy).learned or not callable(policy)
+    fixed = not traits(policy).learned or not callable(policy) or needs_rows(policy)
     if fixed or inputs.needs_gradient or not torch.is_grad_enabled():
         return False
     shape = (1, *inputs.query.shape[1:3], 1)
     row = torch.ones(shape, dtype=inputs.stats_dtype, device=inputs.query.device)
-    answer = policy(row, row.to(torch.int32))
+    answer = ask(policy, row, row.to(torch.int32), row)
     return isinstance(answer, Tensor) and answer.requires_grad
 
 
@@ -302,8 +302,10 @@ def _choose(
         return "reference"
     if impl == "auto":
         return _choose_automatically(inputs, policy, stats=stats)
-    reason = None
-    if impl == "cpu":
+    reason = _policy_refusal(inputs, policy, impl)
+    if reason is not None:
+        pass
+    elif impl == "cpu":
         reason = cpu.refusal(inputs, policy, stats)
     elif impl == "fused":
         reason = fused.refusal(inputs)
@@ -328,17 +330,35 @@ def _choose_automatically(inputs: Inputs, policy: Policy, *, stats: bool) -> str
     entropy_needed = stats or needs_entropy(policy)
     if not entropy_needed and sdpa.refusal(inputs, policy) is None:
         return "sdpa"
-    if entropy_needed and cpu.refusal(inputs, policy, stats) is None:
+
+    def can_ask(impl: str) -> bool:
+        return _policy_refusal(inputs, policy, impl) is None
+
+    if entropy_needed and can_ask("cpu") and cpu.refusal(inputs, policy, stats) is None:
         return "cpu"
     device = inputs.query.device.type
     two_calls = entropy_needed and inputs.value is not None
     if device == "cpu" and two_calls and not inputs.needs_gradient:
         return "streaming"
-    if fused.refusal(inputs) is None:
+    if can_ask("fused") and fused.refusal(inputs) is None:
         return "fused"
-    if device == "cuda" and triton.refusal(inputs) is None:
+    if device == "cuda" and can_ask("triton") and triton.refusal(inputs) is None:
         return "triton" if trial.passes(inputs, streaming.attend) else "streaming"
     return "streaming"
+
+
+def _policy_refusal(inputs: Inputs, policy: Policy, impl: str) -> str | None:
+    """Return what a policy needs and an implementation does not compute, or None."""
+    if impl not in ("fused", "cpu", "triton"):
+        return None
+    if needs_rows(policy):
+        return "a policy that looks at whole rows of logits"
+    if traits(policy).needs_varentropy:
+        if impl == "fused":
+            return "a policy that looks at the varentropy"
+        if inputs.needs_gradient:
+            return "gradients of a policy that looks at the varentropy"
+    return None
 
 
 def _check_normaliser(inputs: Inputs, policy: Policy, impl: str) -> None:

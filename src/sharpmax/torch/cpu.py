@@ -167,7 +167,9 @@ class _Differentiable(torch.autograd.Function):
 class _ArrayPolicy:
     """Call a policy with NumPy arrays if it takes those of any library, else with tensors."""
 
-    __slots__ = ("by_head", "learned", "needs_entropy", "stands_for", "takes_arrays")
+    __slots__ = (
+        *("by_head", "learned", "needs_entropy", "needs_varentropy", "stands_for", "takes_arrays"),
+    )
 
     def __init__(self, policy: Policy) -> None:
         about = traits(policy)
@@ -175,13 +177,15 @@ class _ArrayPolicy:
         self.by_head = about.by_head
         self.learned = about.learned
         self.needs_entropy = about.needs_entropy
+        self.needs_varentropy = about.needs_varentropy
         self.takes_arrays = about.any_library
 
-    def __call__(self, entropy: Any, count: Any, /) -> Any:
+    def __call__(self, *known: Any) -> Any:
+        policy: Any = self.stands_for
         if self.takes_arrays:
-            return self.stands_for(entropy, count)
+            return policy(*known)
         with torch.no_grad():
-            answer = self.stands_for(*map(torch.from_numpy, (entropy, count)))
+            answer = policy(*map(torch.from_numpy, known))
         return answer.numpy() if isinstance(answer, Tensor) else answer
 
 

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from sharpmax.ops import SoftmaxState, softmax
-from sharpmax.policies import Policy, inverse_temperatures
+from sharpmax.ops._rows import prepare
+from sharpmax.ops.inverse_temperature import solver
+from sharpmax.policies import Policy, inverse_temperatures, needs_rows
 from sharpmax.torch import products
 from sharpmax.torch.interface import AttentionStats, Inputs
 
@@ -35,9 +37,7 @@ def attend(
     state = SoftmaxState.of(logits, where)
     # Nothing is sharpened under another normaliser.
     factor = (
-        inverse_temperatures(policy, state.entropy, state.count)
-        if normaliser is None
-        else torch.ones_like(state.entropy)
+        _ask(policy, state, logits, where) if normaliser is None else torch.ones_like(state.entropy)
     )
     stats = AttentionStats.from_state(inputs, state, factor)
     if inputs.value is None:
@@ -51,6 +51,14 @@ def attend(
     rows = products.weigh(weights.flatten(0, 1).flatten(1, 2), value)
     output = rows.view(*weights.shape[:4], value.shape[2])
     return inputs.restore_shape(output).to(inputs.query.dtype), stats
+
+
+def _ask(policy: Policy, state: SoftmaxState, logits: Tensor, where: Tensor) -> Tensor:
+    """Return the inverse temperature of each row."""
+    known = state.entropy, state.count, state.varentropy
+    solve = solver(prepare(logits, where, -1)) if needs_rows(policy) else None
+    factor: Tensor = inverse_temperatures(policy, *known, solve)
+    return factor
 
 
 def compute_logits(inputs: Inputs) -> Float[Tensor, "batch kv_heads group query key"]:

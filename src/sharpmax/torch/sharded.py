@@ -92,7 +92,7 @@ def sharded_attention(
         inputs = inputs._replace(first_key=_first_key(inputs, group))
     with inputs.full_precision():
         state = _merge_states(inputs, group)
-        factor = inverse_temperatures(policy, state.entropy, state.count)
+        factor = inverse_temperatures(policy, state.entropy, state.count, state.varentropy)
         output = _merge_outputs(inputs, state, factor, group)
     stats = AttentionStats.from_state(inputs, state, factor)
     return AttentionOutput(inputs.restore_shape(output).to(inputs.query.dtype), stats)

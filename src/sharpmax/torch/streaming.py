@@ -7,9 +7,17 @@ import functools
 import torch
 from torch import Tensor
 
-from sharpmax.policies import Policy, differs_by_head, inverse_temperatures
+from sharpmax.ops._rows import prepare
+from sharpmax.ops.inverse_temperature import solver
+from sharpmax.policies import (
+    Policy,
+    differs_by_head,
+    inverse_temperatures,
+    needs_rows,
+    traits,
+)
 from sharpmax.torch import blockwise
-from sharpmax.torch.blockwise import Block, Offsets, map_blocks
+from sharpmax.torch.blockwise import LOG_2, Block, Offsets, map_blocks
 from sharpmax.torch.interface import AttentionStats, Inputs
 
 
@@ -38,15 +46,18 @@ def _attend_block(inputs: Inputs, policy: Policy, stats: bool, block: Block) -> 
     bits, where = blockwise.compute_logits(inputs, block)
     count = blockwise.count_visible(inputs, block, where, bits.shape)
     extremes = blockwise.find_extremes(bits, block) if stats else ()
+    # In memory of its own, before the offsets take the place of the logits.
+    solve = solver(prepare(bits * LOG_2, None, -1)) if needs_rows(policy) else None
     offsets = blockwise.subtract_maximum(bits, block)
-    total, moment, *squared = offsets.sums(block, squares=stats)
-    varentropy = blockwise.find_varentropy(total, moment, squared[0]) if stats else None
+    squares = stats or traits(policy).needs_varentropy
+    total, moment, *squared = offsets.sums(block, squares=squares)
+    varentropy = blockwise.find_varentropy(total, moment, squared[0]) if squares else None
     total = total.clamp(min=1)  # at least 1, except for the 0 of a row without keys
     log_total = total.log()
     entropy = log_total - moment / total
-    factor = inverse_temperatures(policy, entropy, count)
+    factor = inverse_temperatures(policy, entropy, count, varentropy, solve)
     output = _output(inputs, block, offsets, factor)
-    if varentropy is None:
+    if not stats or varentropy is None:
         return (output,)
     # The maximum is a constant of the graph: `total` is relative to it.
     return output, entropy, offsets.maximum + log_total, count, factor, varentropy, *extremes

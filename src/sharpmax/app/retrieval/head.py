@@ -18,7 +18,7 @@ import numpy as np
 from sharpmax.experiments.max_retrieval import heads
 from sharpmax.experiments.max_retrieval.data import CLASSES
 from sharpmax.experiments.max_retrieval.model import WIDTH
-from sharpmax.ops import entropy, softmax
+from sharpmax.ops import SoftmaxState, entropy, softmax
 from sharpmax.policies import Policy, inverse_temperatures
 
 if TYPE_CHECKING:
@@ -166,7 +166,8 @@ def attend_plain(seed: int, items: int) -> Outcome:
 def attend(seed: int, items: int, policy: Policy) -> Outcome:
     """Return what the head does when a policy sharpens it."""
     plain_entropy = attend_plain(seed, items).entropy
-    factor = inverse_temperatures(policy, plain_entropy, np.full(SETS, items))
+    varentropy = SoftmaxState.of(sets_and_logits(seed, items)[1]).varentropy
+    factor = inverse_temperatures(policy, plain_entropy, np.full(SETS, items), varentropy)
     return _attend(seed, items, factor)
 
 

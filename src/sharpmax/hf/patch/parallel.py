@@ -20,7 +20,7 @@ from sharpmax._errors import UserError
 from sharpmax.hf.model_info import describe_quantisation, quantised_tensors
 from sharpmax.hf.patch.layers import Layer, attention_layers, count_module_heads
 from sharpmax.hf.patch.wrappers import is_fully_sharded
-from sharpmax.policies import Policy, traits
+from sharpmax.policies import Policy, ask, traits
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -106,16 +106,22 @@ class PolicyOfShare:
     def plain_up_to(self) -> int:
         return traits(self.policy).plain_up_to
 
-    def __call__(self, entropy: Any, count: Any, /) -> Float[Tensor, "batch kv_heads group query"]:
+    @property
+    def needs_varentropy(self) -> bool:
+        return traits(self.policy).needs_varentropy
+
+    def __call__(
+        self, entropy: Any, count: Any, varentropy: Any = None, /
+    ) -> Float[Tensor, "batch kv_heads group query"]:
         share, local = self.share, entropy.shape
         own = slice(share.first, share.first + share.heads)
         kv_heads = share.total // local[2]
         whole = []
-        for values in (entropy, count):
+        for values in (entropy, count, *([] if varentropy is None else [varentropy])):
             padded = values.new_zeros(local[0], share.total, local[3])
             padded[:, own] = values.flatten(1, 2)
             whole.append(padded.unflatten(1, (kv_heads, local[2])))
-        answer = self.policy(*whole)
+        answer = ask(self.policy, *whole)
         if not isinstance(answer, Tensor):
             return torch.full_like(entropy, answer)
         return answer.flatten(1, 2)[:, own].reshape(local)

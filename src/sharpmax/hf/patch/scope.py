@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from sharpmax._errors import UserError
-from sharpmax.policies import Constant, Policy, Traits, traits
+from sharpmax.policies import Constant, Policy, Traits, ask, needs_rows, traits
+from sharpmax.policies.traits import Solve
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -63,12 +64,22 @@ class PolicyByHead:
     def plain_up_to(self) -> int:
         return min(traits(rule.policy).plain_up_to for rule in self.rules)
 
-    def __call__(self, entropy: Any, count: Any, /) -> Float[Tensor, "batch kv_heads group query"]:
+    @property
+    def needs_varentropy(self) -> bool:
+        return any(traits(rule.policy).needs_varentropy for rule in self.rules)
+
+    @property
+    def needs_rows(self) -> bool:
+        return any(needs_rows(rule.policy) for rule in self.rules)
+
+    def __call__(
+        self, entropy: Any, count: Any, varentropy: Any = None, solve: Solve | None = None, /
+    ) -> Float[Tensor, "batch kv_heads group query"]:
         factor = torch.ones_like(entropy)
         numbers = torch.arange(entropy.shape[1] * entropy.shape[2], device=entropy.device)
         head = numbers.view(entropy.shape[1], entropy.shape[2], 1)
         for rule in self.rules:
-            answer = rule.policy(entropy, count)
+            answer = ask(rule.policy, entropy, count, varentropy, solve)
             if rule.heads is None:
                 factor = answer if isinstance(answer, Tensor) else torch.full_like(factor, answer)
             else:

@@ -25,6 +25,8 @@ from sharpmax.hf.patch.parallel import gather_heads, share_of
 from sharpmax.hf.patch.scope import Observer
 from sharpmax.hf.tune.calibration import architecture_of
 from sharpmax.ops import SoftmaxState
+from sharpmax.ops._rows import prepare
+from sharpmax.ops.inverse_temperature import solver
 from sharpmax.policies import inverse_temperatures
 from sharpmax.torch import scaled_dot_product_attention
 from sharpmax.torch.interface import prepare_inputs
@@ -210,7 +212,9 @@ def attention_rows(
     with inputs.full_precision():
         logits, where = compute_logits(inputs), visible_keys(inputs)
         state = SoftmaxState.of(logits, where)
-        factor = inverse_temperatures(arguments["policy"], state.entropy, state.count)
+        known = state.entropy, state.count, state.varentropy
+        solve = solver(prepare(logits, where, -1))
+        factor = inverse_temperatures(arguments["policy"], *known, solve)
         weights = compute_weights(inputs, logits, where, factor)
     logits, where, weights = (part[..., 0, :].flatten(1, 2) for part in (logits, where, weights))
     return logits, where, weights

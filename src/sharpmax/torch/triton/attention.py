@@ -77,7 +77,8 @@ def attend(
         entropy, log_sum_exp, variance, top, low = (row.unflatten(1, heads) for row in statistics)
     else:
         entropy = torch.zeros(count.shape, dtype=inputs.stats_dtype, device=count.device)
-    factor = inverse_temperatures(policy, entropy, count)
+        variance = None
+    factor = inverse_temperatures(policy, entropy, count, variance)
     output = None
     if inputs.value is not None:
         sinks = None if inputs.sinks is None else inputs.sinks.to(inputs.stats_dtype).flatten()
