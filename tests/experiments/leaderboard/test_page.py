@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sharpmax.experiments.leaderboard.entries import METHODS, TRACKS
+from sharpmax.experiments.leaderboard.entries import METHODS, NOT_YET, TRACKS
 from sharpmax.report.numbers import share
 from sharpmax.results import Result
 
@@ -32,12 +32,27 @@ def test_it_was_made_by_the_command_with_everything_in_it(published):
     assert published.provenance.command.startswith("sharpmax leaderboard")
     assert "+changes" not in published.provenance.commit
     rows = published.measurements["rows"]
-    assert len(rows) == len(TRACKS) * 3 * len(METHODS)
+    methods = {row["method"] for row in rows}
+    assert len(rows) == len(TRACKS) * 3 * len(methods)
+    assert methods <= set(METHODS)
     assert len(published.seeds) >= 3
     assert published.measurements["sizes"][0] == 16
     assert published.measurements["sizes"][-1] == 16_384
     for row in rows:
         assert ("reason" in row) or len(row["accuracy"]) == len(published.seeds)
+
+
+def test_what_was_not_measured_yet_is_named_and_nothing_else(published):
+    """A method of which the result has no row, or rows that say so, is listed with the command."""
+    rows = published.measurements["rows"]
+    unfinished = {row["method"] for row in rows if row.get("reason") == NOT_YET}
+    unfinished |= set(METHODS) - {row["method"] for row in rows}
+    section = PAGE.split("\n## Not measured yet\n")
+    assert len(section) == 1 + bool(unfinished)
+    if unfinished:
+        body = section[1].split("\n## ")[0]
+        assert set(re.findall(r"^\| `([\w-]+)` \|", body, re.M)) == unfinished
+        assert "sharpmax leaderboard --extend results/leaderboard.json --overwrite" in body
 
 
 @pytest.mark.parametrize("track", TRACKS)
