@@ -91,12 +91,18 @@ class Client:
         return messages
 
 
-def event_number(page: Any, control: str, event: str = "input") -> int:
-    """Return the number of the event of the control with this label."""
-    return next(
+def event_number(page: Any, control: str, event: str = "input", place: int = 0) -> int:
+    """Return the number of the event of a control with this label: the first, or a later one."""
+    numbers = [
         number
         for number, function in page.fns.items()
         for component, name in function.targets
-        if (name == event and getattr(page.blocks.get(component), "label", None) == control)
-        or (name == event and getattr(page.blocks.get(component), "value", None) == control)
-    )
+        if name == event
+        and control
+        in (getattr(page.blocks.get(component), one, None) for one in ("label", "value"))
+    ]
+    return numbers[place]
+
+
+def _names(control: Any) -> list[Any]:
+    return [getattr(control, name, None) for name in ("label", "value")]

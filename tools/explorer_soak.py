@@ -119,14 +119,14 @@ class User(threading.Thread):
 
     def softmax(self) -> tuple[str, Any]:
         shape = random.choice(["uniform", "gaussian", "rising", "one maximum"])
-        values = [shape, random.randint(1, 14), random.uniform(0, 20), random.uniform(0.1, 5)]
+        values = [shape, str(2 ** random.randint(1, 14)), random.uniform(0, 20), random.uniform(0.1, 5)]
         values += [["softmax", "sparsemax", "adaptive-temperature"], "linear", "", "1, 2"]
         return "draw softmax", lambda client: expect(
             client.run(self.numbers.softmax, values), "items whose logits|item whose"
         )
 
     def retrieval(self) -> tuple[str, Any]:
-        values = [random.randint(4, 14), random.choice([0, 1, 2]), "constant", 2.0]
+        values = [str(2 ** random.randint(4, 14)), random.choice([0, 1, 2]), "constant", 2.0]
         return "draw max retrieval", lambda client: expect(
             client.run(self.numbers.retrieval, values), "the head is right in"
         )
@@ -136,7 +136,7 @@ class User(threading.Thread):
         numbers, stopped = self.numbers, random.random() < 0.5
         if random.random() < 0.5:
             name, number, stop = "scan", numbers.scan, numbers.stop_scan
-            values = [self.model, "max", "", "4, 8, 16"]
+            values = [self.model, "max", "", "4, 8, 16", "nothing"]
         else:
             name, number, stop = "write", numbers.sharpen, numbers.stop_sharpen
             values = [self.model, "The maximum is:", "paper", None, "", "", 8, True]

@@ -10,11 +10,12 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import expect
 
-from browser import PHONE, SHARED_HOST, SHARED_NAME, Watched
+from browser import DESKTOP, PHONE, SHARED_HOST, SHARED_NAME, Watched
 from model_folder import NAME, make_folder
 from sharpmax.app import build, launch, views
 from sharpmax.app import page as page_module
 from sharpmax.app.model import tab as model_tab
+from sharpmax.app.model.example import load_example
 
 EVIL = "<script>window.hacked=1</script>"
 PATIENCE = 120_000
@@ -69,15 +70,23 @@ def pixels(page) -> list[str]:
     )
 
 
+def choose(page, label: str, option: str) -> None:
+    """Choose an option of a dropdown by the beginning of its text."""
+    page.get_by_label(label, exact=True).locator("visible=true").click()
+    page.get_by_role("option", name=f"{option}:").click()
+
+
 def says(page, view: str, words: str) -> None:
     page.locator(view).get_by_text(words).first.wait_for(timeout=PATIENCE)
 
 
-def power(page, view: str, value: int) -> None:
-    box = page.get_by_label("number input for Items n").locator("visible=true")
-    box.fill(str(value))
-    box.press("Enter")
-    says(page, view, f"{2**value:,} items")
+def grow(page, view: str, items: int) -> None:
+    """Move the slider of n to so many items."""
+    slider = page.locator(".size input").locator("visible=true")
+    ends = [int(slider.get_attribute(name)) for name in ("min", "max")]
+    steps = (16_384 // items).bit_length() - 1
+    slider.fill(str(ends[1] - steps))
+    says(page, view, f"{items:,} items")
 
 
 def test_the_server_answers(address):
@@ -86,7 +95,13 @@ def test_the_server_answers(address):
     with opener.open(address) as answer:
         html = answer.read().decode()
     assert address.startswith("http://127.0.0.1:")
-    for part in ("sharpmaxShow", "Softmax", "Max retrieval", "256 items whose logits differ"):
+    for part in (
+        "sharpmaxShow",
+        "Softmax",
+        "Max retrieval",
+        "Plain attention",
+        "1,024 items whose logits differ",
+    ):
         assert part in html
 
 
@@ -127,12 +142,12 @@ def test_progress_then_the_result(monkeypatch):
 @pytest.mark.slow
 def test_n_changes_the_weights_and_the_bounds(opened):
     page = opened().page
-    says(page, "#softmax-view", "256 items whose logits differ by at most 8")
+    says(page, "#softmax-view", "1,024 items whose logits differ by at most 8")
     before = paths(page, "#softmax-view")
-    power(page, "#softmax-view", 14)
+    grow(page, "#softmax-view", 16_384)
     assert paths(page, "#softmax-view") != before
     names = page.locator("#softmax-view .block.plots").first.locator(".names button")
-    assert names.all_inner_texts() == ["softmax", "adaptive temperature"]
+    assert names.all_inner_texts() == ["softmax", "adaptive temperature", "the needle"]
 
 
 @pytest.mark.slow
@@ -169,7 +184,7 @@ def test_a_curve_is_drawn(opened):
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 2, steps=5)
     page.mouse.up()
-    says(page, "#softmax-view", "256 items whose logits differ by at most 7.")
+    says(page, "#softmax-view", "1,024 items whose logits differ by at most 7.")
 
 
 @pytest.mark.slow
@@ -178,21 +193,77 @@ def test_n_changes_the_map(opened):
     says(page, "#retrieval-view", "1,024 items, after")
     before = pixels(page)
     assert len(before) == 2
-    power(page, "#retrieval-view", 12)
+    grow(page, "#retrieval-view", 4_096)
     after = pixels(page)
     assert after[0] != before[0]
     assert after[0] != after[1]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
+def test_it_opens_with_a_question_that_the_calibration_answers(address, open_page, dark, width):
+    """No model is loaded for it. The paper's polynomial is one click away, as a caution."""
+    watched = open_page(address, allow=address, dark=dark, width=width)
+    page, example = watched.page, load_example()
+    view = page.locator("#sharpen-view")
+    says(page, "#sharpen-view", "This question was chosen because it shows the effect.")
+    assert view.locator(".answer").all_inner_texts() == ["wrong", "right"]
+    assert f"is {example['answer'].strip()}." in view.locator(".written").nth(1).inner_text()
+    panels = view.locator(".token-panel")
+    assert panels.count() == 2
+    assert panels.nth(1).locator(".needle").first.is_visible()
+    panels.nth(1).locator(".needle").first.click()
+    says(page, "#sharpen-view", "heads look at it")
+    page.get_by_role("button", name="Caution").click()
+    says(page, "#sharpen-view", "A caution: ")
+    assert view.locator(".answer").all_inner_texts() == ["wrong", "wrong"]
+    assert page.get_by_label("Policy", exact=True).input_value().startswith("paper")
+    page.get_by_role("button", name="Example").click()
+    says(page, "#sharpen-view", "This question was chosen")
+    assert page.get_by_label("Policy", exact=True).input_value().startswith("tuned")
+    assert watched.fits()
+
+
+@pytest.mark.slow
+def test_the_play_button_grows_n(opened):
+    page = opened("Max retrieval").page
+    says(page, "#retrieval-view", "1,024 items, after")
+    axes = "#retrieval-view .chart text"
+    ticks = page.locator(axes).all_inner_texts()
+    box = page.locator(".size").locator("visible=true")
+    box.get_by_role("button", name="Play").click()
+    says(page, "#retrieval-view", "4,096 items, after")
+    box.get_by_role("button", name="Pause").click()
+    box.get_by_role("button", name="Play").wait_for()
+    assert box.locator("output").inner_text() in ("4,096", "8,192", "16,384")
+    # The axes stay: only the label of the size at hand is another.
+    shown = page.locator(axes).all_inner_texts()
+    assert [text for text in ticks if text not in shown] in ([], ["1,024"])
+
+
+@pytest.mark.slow
+def test_a_scan_is_compared_with_a_sharpened_one(opened):
+    page = opened("Model").page
+    page.get_by_role("tab", name="Scan").click()
+    page.get_by_label("Lengths").fill("4, 8")
+    choose(page, "Compare with", "paper")
+    page.get_by_role("button", name="Scan", exact=True).click()
+    frame = page.frame_locator("#scan-view iframe.sheet")
+    frame.get_by_text("Plain and sharpened").first.wait_for(timeout=PATIENCE)
+    assert frame.locator("#comparison .token-panel").count() == 4
+
+
+@pytest.mark.slow
 def test_a_scan_and_the_curve_of_a_head(opened):
     page = opened("Model").page
+    page.get_by_role("tab", name="Scan").click()
     page.get_by_label("Lengths").fill("4, 8, 16")
-    page.get_by_role("button", name="Scan").click()
+    page.get_by_role("button", name="Scan", exact=True).click()
     frame = page.frame_locator("#scan-view iframe.sheet")
     frame.locator(".cells td").first.wait_for(timeout=PATIENCE)
     assert NAME in frame.locator("h1").inner_text()
-    name = frame.locator(".head-name")
+    name = frame.locator(".head-name").first
     curve = frame.locator("[data-role='head-charts'] .curve").nth(1)
     seen = set()
     for cell in (0, 7):
@@ -208,10 +279,10 @@ def test_a_scan_and_the_curve_of_a_head(opened):
 @pytest.mark.slow
 def test_plain_and_sharpened_side_by_side(opened):
     page = opened("Model").page
-    page.get_by_role("tab", name="Sharpen").click()
+    choose(page, "Policy", "paper")
     page.get_by_label("Prompt").locator("visible=true").fill(f"Go on: {EVIL}")
     page.get_by_role("button", name="Write both").click()
-    says(page, "#sharpen-view", "Sharpened: paper")
+    says(page, "#sharpen-view", "With the policy paper")
     texts = page.locator("#sharpen-view .written").all_inner_texts()
     assert len(texts) == 2
     assert all(text.startswith(f"Go on: {EVIL}") for text in texts)
@@ -221,8 +292,9 @@ def test_plain_and_sharpened_side_by_side(opened):
 @pytest.mark.slow
 def test_a_model_that_is_not_there_is_one_sentence(opened):
     page = opened("Model").page
+    page.get_by_role("tab", name="Scan").click()
     page.get_by_label("Model: smollm2").fill(f"./{EVIL}")
-    page.get_by_role("button", name="Scan").click()
+    page.get_by_role("button", name="Scan", exact=True).click()
     says(page, "#scan-view", f"'./{EVIL}' cannot be loaded")
     assert page.evaluate("window.hacked") is None
 
@@ -241,11 +313,13 @@ def test_it_fits_a_phone(opened, dark):
 def try_both_kinds_of_tabs(watched: Watched) -> None:
     """Draw a chart and scan a model, as far as the page reaches."""
     page = watched.page
-    says(page, "#softmax-view", "256 items whose logits differ by at most 8")
-    power(page, "#softmax-view", 3)
+    page.get_by_role("tab", name="Softmax").click()
+    says(page, "#softmax-view", "1,024 items whose logits differ by at most 8")
+    grow(page, "#softmax-view", 8)
     page.get_by_role("tab", name="Model").click()
+    page.get_by_role("tab", name="Scan").click()
     page.get_by_label("Lengths").fill("4, 8")
-    page.get_by_role("button", name="Scan").click()
+    page.get_by_role("button", name="Scan", exact=True).click()
     frame = page.frame_locator("#scan-view iframe.sheet")
     frame.locator(".cells td").first.wait_for(timeout=PATIENCE)
 
@@ -276,11 +350,11 @@ def test_a_refused_request_is_a_sentence_on_the_page(folder, open_page, monkeypa
     monkeypatch.setattr(page_module, "USER_LIMIT", (2, 0.001))
     with serve(build(folder, any_model=False), SHARED_HOST) as address:
         watched = open_page(address, allow=address)
-        says(watched.page, "#softmax-view", "256 items whose logits differ by at most 8")
-        box = watched.page.get_by_label("number input for Items n").locator("visible=true")
+        watched.page.get_by_role("tab", name="Softmax").click()
+        says(watched.page, "#softmax-view", "1,024 items whose logits differ by at most 8")
+        slider = watched.page.locator(".size input").locator("visible=true")
         for value in (3, 4, 5, 6):
-            box.fill(str(value))
-            box.press("Enter")
+            slider.fill(str(value))
             watched.page.wait_for_timeout(1_000)
         toast = watched.page.get_by_text("too many requests: wait a few seconds and try again")
         toast.first.wait_for(timeout=PATIENCE)
@@ -291,7 +365,6 @@ def test_a_refused_request_is_a_sentence_on_the_page(folder, open_page, monkeypa
 def test_a_text_that_is_too_long_is_a_sentence_on_the_page(opened):
     watched = opened("Model")
     page = watched.page
-    page.get_by_role("tab", name="Sharpen").click()
     box = page.get_by_label("Prompt").locator("visible=true")
     box.fill("x" * 200_001)
     page.get_by_role("button", name="Write both").click()

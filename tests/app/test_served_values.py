@@ -15,8 +15,8 @@ from explorer_client import Client, event_number
 from sharpmax.app import page as page_module
 from sharpmax.normalisers import NORMALISERS
 
-SOFTMAX = ["uniform", 6, 8.0, 1.0, ["softmax"], "linear", "", "2, 1"]
-RETRIEVAL = [6, 0, "constant", 2.0]
+SOFTMAX = ["uniform", "64", 8.0, 1.0, ["softmax"], "linear", "", "2, 1"]
+RETRIEVAL = ["64", 0, "constant", 2.0]
 WRONG = [
     None,
     True,
@@ -60,7 +60,7 @@ def test_any_value_is_drawn_or_explained(client, softmax, retrieval, capfd, capl
 def test_any_typed_logits_are_drawn_or_explained(client, softmax):
     for text in ("1e6,-1e6 " * 8_192, "1e308,-1e308", "5e-324 " * 9, "0", "-0.0 0", "9" * 9_000):
         for scale in ("linear", "log"):
-            values = ["typed", 6, 8.0, 0.05, list(NORMALISERS), scale, "", text]
+            values = ["typed", "64", 8.0, 0.05, list(NORMALISERS), scale, "", text]
             assert_explained(client, softmax, values)
 
 
@@ -68,7 +68,7 @@ def test_any_request_of_the_model_is_answered_or_explained(
     client, folder, scan, sharpen, capfd, caplog, monkeypatch
 ):
     monkeypatch.setattr("sharpmax.app.model.model_cache.REFUSAL_SECONDS", 0.0)
-    for values in wrong_events([folder, "max", "", "4"]):
+    for values in wrong_events([folder, "max", "", "4", "nothing"]):
         assert_explained(client, scan, values)
     for values in wrong_events([folder, "Hi", "constant", 2.0, "", "", 1, False]):
         assert_explained(client, sharpen, values)
@@ -87,7 +87,7 @@ def test_any_request_of_the_model_is_answered_or_explained(
 )
 def test_a_scan_of_too_many_lengths_is_refused_at_once(client, folder, scan, lengths, message):
     start = time.monotonic()
-    (view,) = client.run(scan, [folder, "max", "", lengths])
+    (view,) = client.run(scan, [folder, "max", "", lengths, "nothing"])
     assert message in view["html"]
     assert time.monotonic() - start < 5
 
@@ -126,7 +126,7 @@ def test_others_are_served_while_many_connections_are_silent(page, softmax):
 
 def test_a_second_user_is_served_while_inputs_are_made(page, folder, scan, softmax, monkeypatch):
     """One scan at its limits, and another user's chart beside it; Stop ends the scan at once."""
-    entered, stopped = threading.Event(), event_number(page, "Stop", "click")
+    entered, stopped = threading.Event(), event_number(page, "Stop", "click", -1)
 
     def make_slowly(numbers):
         entered.set()
@@ -136,7 +136,7 @@ def test_a_second_user_is_served_while_inputs_are_made(page, folder, scan, softm
     prompts = import_module("sharpmax.hf.scan.prompts")  # `sharpmax.hf.scan` is the function too
     monkeypatch.setattr(prompts, "maximum_question", make_slowly)
     first, second = Client(page.address), Client(page.address)
-    first.join(scan, [folder, "max", "", "1-32"])
+    first.join(scan, [folder, "max", "", "1-32", "nothing"])
     assert entered.wait(30)
     start = time.monotonic()
     assert "items" in second.run(softmax, SOFTMAX)[0]["html"]

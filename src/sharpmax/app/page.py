@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from sharpmax.app.request_guard import RequestGuard
 from sharpmax.app.retrieval import tab as retrieval_tab
 from sharpmax.app.softmax import tab as softmax_tab
 from sharpmax.hf.loading.loader import DEFAULT
+from sharpmax.hf.tune.calibration import Calibration
 
 HOST = LOCAL_HOSTS[0]
 
@@ -39,18 +40,25 @@ TOTAL_LIMIT = (400, 40.0)
 INTRODUCTION = (
     "# sharpmax\n"
     "Softmax attention spreads thinner as inputs grow "
-    "([arXiv 2410.01104](https://arxiv.org/abs/2410.01104)). See it happen, and try what helps."
+    "([arXiv 2410.01104](https://arxiv.org/abs/2410.01104)), and models miss facts in long "
+    "prompts. See what helps, what harms, and why."
 )
 
 
-def build(model: str = DEFAULT, *, any_model: bool = True) -> gr.Blocks:
+def build(
+    model: str = DEFAULT,
+    *,
+    any_model: bool = True,
+    calibrations: Mapping[str, Calibration] | None = None,
+) -> gr.Blocks:
     """Build the page of the explorer.
 
     Args:
-        model: The model that the third tab starts with: smollm2, a folder, or a name on the Hugging
+        model: The model that the first tab starts with: smollm2, a folder, or a name on the Hugging
             Face hub. It is loaded when it is first used.
         any_model: Whether users can load other models. Switch it off where strangers can reach the
             page.
+        calibrations: Calibrations of yours to offer beside the policies, by name.
 
     Returns:
         The page, to be passed to `launch`.
@@ -59,10 +67,10 @@ def build(model: str = DEFAULT, *, any_model: bool = True) -> gr.Blocks:
         >>> from sharpmax.app import build, launch
         >>> launch(build("smollm2"))
     """
-    return _run_in_event_loop(lambda: _build(model, any_model))
+    return _run_in_event_loop(lambda: _build(model, any_model, calibrations or {}))
 
 
-def _build(model: str, any_model: bool) -> gr.Blocks:
+def _build(model: str, any_model: bool, calibrations: Mapping[str, Calibration]) -> gr.Blocks:
     cache = (
         ModelCache(own=model)
         if any_model
@@ -71,12 +79,12 @@ def _build(model: str, any_model: bool) -> gr.Blocks:
     with gr.Blocks(analytics_enabled=False, title="sharpmax") as page:
         gr.Markdown(INTRODUCTION)
         with gr.Tabs():
+            with gr.Tab("Model"):
+                model_tab.build_tab(cache, model, calibrations)
             with gr.Tab("Softmax"):
                 softmax_tab.build_tab()
             with gr.Tab("Max retrieval"):
                 retrieval_tab.build_tab()
-            with gr.Tab("Model"):
-                model_tab.build_tab(cache, model)
         page.unload(model_tab.stop_all_jobs)
     return page.queue(max_size=MAX_EVENTS, api_open=False, default_concurrency_limit=4)
 

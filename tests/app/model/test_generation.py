@@ -11,11 +11,26 @@ from hf.small import assert_nothing_is_patched, llama, tokenizer
 from report.pages import Page
 from sharpmax.app.background_jobs import Stopped
 from sharpmax.app.model.generation import GenerationRequest, TextPair, generate_pair, render_pair
+from sharpmax.hf import Calibration, scan
 from sharpmax.hf.loading.loader import Loaded
+from sharpmax.hf.model_info import weights_fingerprint
+from sharpmax.hf.tune.calibration import architecture_of
+from sharpmax.results.calibration import Head
 
 
 def ignore(share: float) -> None:
     pass
+
+
+def make_calibration(model, *heads, start):
+    return Calibration(
+        model="small",
+        weights=weights_fingerprint(model),
+        architecture=architecture_of(model),
+        method={},
+        from_tokens=start,
+        heads=tuple(Head(layer=layer, head=head, rate=rate) for layer, head, rate in heads),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +92,42 @@ def test_a_stop_leaves_the_model_as_it_was(loaded):
 def test_a_bad_request_is_refused(loaded, changed, message):
     with pytest.raises(sx.UserError, match=message):
         generate_pair(loaded, replace(REQUEST, **changed), ignore)
+
+
+def test_the_tokens_are_those_of_both_models(loaded):
+    pair = generate_pair(loaded, REQUEST, ignore)
+    plain, sharpened = pair.tokens.data["inputs"]
+    assert plain["pieces"] == sharpened["pieces"]
+    tokens = loaded.tokenizer(REQUEST.prompt)["input_ids"]
+    scans = [
+        scan(loaded.model, loaded.tokenizer, [1], lambda _: tokens, policy=policy)
+        for policy in (None, REQUEST.policy)
+    ]
+    for shown, measured in zip((plain, sharpened), scans, strict=True):
+        largest = [[head[1] if head else 0.0 for head in row] for row in shown["heads"]]
+        assert largest == pytest.approx(measured.max_weight[0], abs=6e-4)
+    one_head = generate_pair(loaded, replace(REQUEST, layers=[1], heads=[2]), ignore).tokens.data
+    first, second = (one["heads"] for one in one_head["inputs"])
+    assert first[0] == second[0]
+    assert first[1][2] != second[1][2]
+    assert first[1][1] == second[1][1]
+
+
+def test_a_calibration_that_is_off_says_so(loaded):
+    calibration = make_calibration(loaded.model, (0, 1, 0.5), start=500)
+    pair = generate_pair(loaded, replace(REQUEST, policy=calibration), ignore)
+    assert pair.plain == pair.sharpened
+    (note,) = pair.notes
+    assert "The calibration is off here: the prompt has" in note
+    assert note.endswith("changes nothing up to 500.")
+
+
+def test_long_prompts_are_shown_from_their_end():
+    pair = TextPair("start " + "word " * 100 + "end:", "a", "b", 0, (), None, "a")
+    text = Page(str(render_pair(pair, "the policy paper"))).text
+    assert "start" not in text
+    assert text.count("end:") == 2
+    assert text.count("right") == text.count("wrong") == 1
 
 
 def test_generated_text_is_escaped():

@@ -8,7 +8,7 @@ import sharpmax as sx
 from model_folder import make_folder
 from report.pages import Page
 from sharpmax.app.model.model_cache import ModelCache
-from sharpmax.app.model.scan import render_scan, scan_model
+from sharpmax.app.model.scan import render_scans, scan_model
 
 
 def ignore(share: float) -> None:
@@ -21,18 +21,30 @@ def folder(tmp_path_factory):
 
 
 def test_a_scan_is_shown_in_a_sandboxed_frame(folder):
-    result = scan_model(ModelCache(), folder, "max", "", "4, 8", ignore)
+    (result,) = scan_model(ModelCache(), folder, "max", "", "4, 8", None, ignore)
     assert result.lengths == [4, 8]
     assert result.entropy.shape == (2, 3, 4)
-    page = Page(str(render_scan(result)))
+    page = Page(str(render_scans([result])))
     (frame,) = [attributes for name, attributes in page.elements if name == "iframe"]
     assert frame["sandbox"] == "allow-scripts"
     assert "<script>window.hacked" not in frame["srcdoc"]
     assert "&lt;script&gt;window.hacked" in frame["srcdoc"]
 
 
+def test_two_scans_are_compared(folder):
+    shares = []
+    plain, sharpened = scan_model(
+        ModelCache(), folder, "max", "", "4, 8", sx.Constant(3.0), shares.append
+    )
+    assert plain.config["policy"] is None
+    assert (sharpened.entropy < plain.entropy).mean() > 0.9
+    assert shares == sorted(shares)
+    assert max(shares) == pytest.approx(1.0)
+    assert "Plain and sharpened" in str(render_scans([plain, sharpened]))
+
+
 def test_a_pasted_text(folder):
-    result = scan_model(ModelCache(), folder, "text", "One day, far away.", "4, 8", ignore)
+    (result,) = scan_model(ModelCache(), folder, "text", "One day, far away.", "4, 8", None, ignore)
     assert result.config["prompt"] == "text pasted.txt"
 
 
@@ -50,4 +62,4 @@ def test_a_pasted_text(folder):
 )
 def test_a_bad_request_is_refused(name, prompt, lengths, message):
     with pytest.raises(sx.UserError, match=message):
-        scan_model(ModelCache(), name, prompt, "", lengths, ignore)
+        scan_model(ModelCache(), name, prompt, "", lengths, None, ignore)

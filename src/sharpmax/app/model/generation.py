@@ -1,9 +1,9 @@
-"""Generate text with plain and with sharpened attention, and show both side by side."""
+"""Generate text with plain and with sharpened attention, and see what the heads look at."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
@@ -14,12 +14,19 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from sharpmax._errors import UserError
 from sharpmax.app import views
 from sharpmax.app.background_jobs import Report
-from sharpmax.hf import sharpen
+from sharpmax.hf import Calibration, scan, sharpen
 from sharpmax.hf.loading.loader import Loaded
 from sharpmax.hf.model_info import context_length, describe_length_temperature
+from sharpmax.hf.tune.calibration import find_calibration
 from sharpmax.policies import Policy
+from sharpmax.report.blocks import TokenView
+from sharpmax.report.kinds.scan_view import Head, ScanView
+from sharpmax.report.kinds.token_view import token_view
+from sharpmax.report.renderers import html
 
 EMPTY_TEXT = " (The model wrote nothing.)"
+SHOWN_PROMPT = 160
+"""Characters of the prompt's end that stand before each text."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class GenerationRequest:
     """What to generate from, and how to sharpen."""
 
     prompt: str
-    policy: Policy
+    policy: Policy | Calibration | str
     layers: Sequence[int] | None
     heads: Sequence[int] | None
     max_tokens: int
@@ -45,6 +52,10 @@ class TextPair:
     first_difference: int | None
     """Index of the first token that differs; None if the texts are the same."""
     notes: tuple[str, ...]
+    tokens: TokenView | None = None
+    """What the heads look at when the model begins to write, plain and sharpened."""
+    answer: str | None = None
+    """The right answer, if it is known."""
 
 
 class _ProgressReporter(StoppingCriteria):
@@ -65,20 +76,73 @@ def generate_pair(loaded: Loaded, request: GenerationRequest, report: Report) ->
     Raises:
         UserError: The prompt is empty or too long, or the model cannot generate text.
     """
+    model, tokenizer = loaded.model, loaded.tokenizer
     tokens, count = _encode_prompt(loaded, request), request.max_tokens
+    policy = (
+        find_calibration(model, request.policy)
+        if isinstance(request.policy, str)
+        else (request.policy)
+    )
     plain = _generate(loaded, tokens, count, _ProgressReporter(report, 0, 2 * count))
-    with sharpen(loaded.model, request.policy, layers=request.layers, heads=request.heads):
+    with sharpen(model, policy, layers=request.layers, heads=request.heads):
         sharpened = _generate(loaded, tokens, count, _ProgressReporter(report, count, 2 * count))
-    own = describe_length_temperature(loaded.model)
-    notes = () if own is None else (f"The model has a length temperature of its own: {own}.",)
-    decode = loaded.tokenizer.decode
+    notes = []
+    if own := describe_length_temperature(model):
+        notes.append(f"The model has a length temperature of its own: {own}.")
+    if isinstance(policy, Calibration) and len(tokens) <= policy.from_tokens:
+        notes.append(
+            f"The calibration is off here: the prompt has {len(tokens):,} tokens, and it changes "
+            f"nothing up to {policy.from_tokens:,}."
+        )
+    view = None
+    try:
+        view = compare_tokens(loaded, tokens, replace(request, policy=policy))
+    except NotImplementedError as error:
+        notes.append(f"No view of tokens: {error}.")
     return TextPair(
         request.prompt,
-        str(decode(plain, skip_special_tokens=True)),
-        str(decode(sharpened, skip_special_tokens=True)),
+        str(tokenizer.decode(plain, skip_special_tokens=True)),
+        str(tokenizer.decode(sharpened, skip_special_tokens=True)),
         None if plain == sharpened else _common_prefix(plain, sharpened),
-        notes,
+        tuple(notes),
+        view,
     )
+
+
+def compare_tokens(loaded: Loaded, tokens: list[int], request: GenerationRequest) -> TokenView:
+    """Return what the heads look at when the model begins to write, plain and sharpened.
+
+    The head that is chosen first is the one whose weight of a token after the first changes most.
+    """
+    model: Any = loaded.model
+
+    def measure() -> ScanView:
+        return ScanView.of(scan(model, loaded.tokenizer, [1], lambda _: tokens))
+
+    views = [measure()]
+    with sharpen(model, request.policy, layers=request.layers, heads=request.heads):
+        views.append(measure())
+    named = list(zip(("plain", "sharpened"), views, strict=True))
+    view = token_view(named, _most_changed(*views))
+    assert view is not None  # scans of this version keep tokens
+    return view
+
+
+def _most_changed(before: ScanView, after: ScanView) -> tuple[int, int]:
+    """Return the row and column of the head whose weight of a later token grows most."""
+
+    def weights(view: ScanView, head: Head) -> dict[int, float]:
+        arrays = view.result.arrays
+        at = (0, head.row, head.column)
+        pairs = zip(arrays["strongest"][at], arrays["strongest_weight"][at], strict=True)
+        return {int(token): float(weight) for token, weight in pairs if token > 0}
+
+    def growth(head: Head) -> float:
+        old, new = weights(before, head), weights(after, head)
+        return max((weight - old.get(token, 0.0) for token, weight in new.items()), default=0.0)
+
+    head = max(before.heads, key=growth)
+    return head.row, head.column
 
 
 def _common_prefix(first: Sequence[Any], second: Sequence[Any]) -> int:
@@ -134,21 +198,37 @@ def _generate(
 
 
 def render_pair(pair: TextPair, policy: str) -> Markup:
-    """Return both texts after the prompt, in another colour from where they differ."""
+    """Return both texts after the end of the prompt, and what the heads look at."""
     if pair.first_difference is None:
         summary = "Both are the same."
     else:
         summary = f"They differ from token {pair.first_difference + 1:,} on."
     same = _common_prefix(pair.plain, pair.sharpened)
+    prompt = pair.prompt
+    if len(prompt) > SHOWN_PROMPT:
+        prompt = f"… {prompt[-SHOWN_PROMPT:].partition(' ')[2]}"
     section = Markup(
-        '<section><h3>{}</h3><p class="written"><span class="prompt">{}</span>{}'
+        '<section><h3>{} {}</h3><p class="written"><span class="prompt">{}</span>{}'
         '<span class="difference">{}</span></p></section>'
     )
+    titles = (("Plain attention", pair.plain), (f"With {policy}", pair.sharpened))
     sections = [
-        section.format(title, pair.prompt, text[:same], text[same:] if text else EMPTY_TEXT)
-        for title, text in (("Plain", pair.plain), (f"Sharpened: {policy}", pair.sharpened))
+        section.format(title, _verdict(text, pair.answer), prompt, text[:same], text[same:])
+        if text
+        else section.format(title, "", prompt, "", EMPTY_TEXT)
+        for title, text in titles
     ]
     messages = [views.message(summary), *map(views.message, pair.notes)]
-    return Markup('{}<div class="columns">{}</div>').format(
-        Markup("").join(messages), Markup("").join(sections)
+    view = html.fragment([], [pair.tokens]) if pair.tokens else Markup("")
+    return Markup('{}<div class="columns">{}</div>{}').format(
+        Markup("").join(messages), Markup("").join(sections), view
     )
+
+
+def _verdict(text: str, answer: str | None) -> Markup:
+    """Return a mark for a right or a wrong answer; nothing if the answer is not known."""
+    if answer is None:
+        return Markup("")
+    right = text.strip().startswith(answer.strip())
+    word = "right" if right else "wrong"
+    return Markup('<span class="answer" data-right="{}">{}</span>').format(word, word)

@@ -15,6 +15,8 @@ from sharpmax.app.input_parsing import MAX_ITEMS, check_choice, check_text, pars
 from sharpmax.app.model.model_cache import ModelCache
 from sharpmax.hf import Scan, scan
 from sharpmax.hf.model_info import is_encoder_decoder
+from sharpmax.hf.tune.calibration import Calibration
+from sharpmax.policies import Policy
 
 PROMPTS = {
     "max": "the largest number",
@@ -34,11 +36,12 @@ def scan_model(
     prompt: object,
     text: object,
     lengths: object,
+    policy: Policy | Calibration | str | None,
     report_progress: Report,
-) -> Scan:
-    """Measure every head of a model on one input per length.
+) -> list[Scan]:
+    """Measure every head of a model on one input per length, also sharpened if asked to.
 
-    All but the first and the last argument come from the browser, and may be anything.
+    All but the first and the last two arguments come from the browser, and may be anything.
 
     Args:
         cache: Where the model is loaded.
@@ -46,7 +49,11 @@ def scan_model(
         prompt: One of `PROMPTS`.
         text: The user's own text, for the prompt "text".
         lengths: Lengths as typed; empty for the defaults.
+        policy: What to compare with the plain model; None for nothing.
         report_progress: Called with the share that is done.
+
+    Returns:
+        The scan of the plain model, and that of the sharpened one.
     """
     selected_lengths = parse_selection("lengths", lengths, MAX_LENGTHS, MAX_ITEMS)
     prompt = check_choice("the prompt", prompt, PROMPTS)
@@ -60,18 +67,27 @@ def scan_model(
             file.write_text(text, "utf-8")
         loaded = lent.loaded
         model = loaded.model
-        return scan(
-            model.get_encoder() if is_encoder_decoder(model) else model,
-            loaded.tokenizer,
-            selected_lengths,
-            prompt,
-            text=file,
-            name=loaded.name,
-            notes=loaded.notes,
-            progress=lent.report,
-        )
+        policies = [None] if policy is None else [None, policy]
+
+        def part(number: int) -> Report:
+            return lambda share: lent.report((number + share) / len(policies))
+
+        return [
+            scan(
+                model.get_encoder() if is_encoder_decoder(model) else model,
+                loaded.tokenizer,
+                selected_lengths,
+                prompt,
+                text=file,
+                policy=one,
+                name=loaded.name,
+                notes=loaded.notes,
+                progress=part(number),
+            )
+            for number, one in enumerate(policies)
+        ]
 
 
-def render_scan(result: Scan) -> Markup:
-    """Return the report of a scan, in a frame."""
-    return views.iframe(report.render([result]), f"Scan of {result.config['model']}")
+def render_scans(results: list[Scan]) -> Markup:
+    """Return the report of a scan, or of two with their comparison, in a frame."""
+    return views.iframe(report.render(results), f"Scan of {results[0].config['model']}")

@@ -22,7 +22,7 @@ from sharpmax.normalisers import NORMALISERS
 NORMALISERS_SHOWN = ["softmax", "adaptive-temperature"]
 INITIAL: tuple[Any, ...] = (
     "one maximum",
-    "256",
+    "1024",
     8.0,
     1.0,
     NORMALISERS_SHOWN,

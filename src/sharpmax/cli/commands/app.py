@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 from threading import Event
 from typing import Annotated
 
@@ -19,6 +20,14 @@ def app(
             metavar="MODEL",
         ),
     ] = "smollm2",
+    calibration: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Calibration from sharpmax tune to offer beside the policies. Can be given "
+            "several times.",
+            metavar="FILE",
+        ),
+    ] = None,
     host: Annotated[
         str,
         typer.Option(
@@ -66,8 +75,10 @@ def app(
     # Imported late so that `sharpmax --help` does not wait for a framework.
     from sharpmax.app import build, launch
     from sharpmax.app.hosts import LOCAL_HOSTS
+    from sharpmax.hf import Calibration
 
-    page = build(model, any_model=host in LOCAL_HOSTS)
+    calibrations = {path.name: Calibration.load(path) for path in calibration or []}
+    page = build(model, any_model=host in LOCAL_HOSTS, calibrations=calibrations)
     try:
         address = launch(
             page,

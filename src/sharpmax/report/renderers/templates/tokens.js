@@ -41,7 +41,7 @@ function makeTokens(box) {
     });
     const more = heads.length > MOST_LISTED ? ` and ${heads.length - MOST_LISTED} more` : "";
     ui.readout.replaceChildren(
-      element("p", {}, element("strong", {}, visible(text)), `, ${place}: ${count} at it.`),
+      element("p", {}, element("strong", {}, text), `, ${place}: ${count} at it.`),
       element("div", { className: "chips" }, ...buttons, more));
   }
 
@@ -70,6 +70,7 @@ function makeTokenPanel(panel, data, input, { choose, tell }) {
     const gap = i > 0 && positions[i] > positions[i - 1] + 1 ? " … " : "";
     const made = element("span", { className: "token" }, piece);
     made.dataset.token = String(positions[i]);
+    if (input.needle?.includes(positions[i])) made.classList.add("needle");
     if (gap) text.append(gap);
     text.append(made);
     return made;
@@ -82,13 +83,28 @@ function makeTokenPanel(panel, data, input, { choose, tell }) {
     if (token !== undefined) pick(Number(token), false);
   });
 
+  function scrollTo(made) {
+    text.scrollTop += made.getBoundingClientRect().top - text.getBoundingClientRect().top -
+      text.clientHeight / 2;
+  }
+
   function pick(token, scroll) {
     const made = pieces[at.get(token)];
     if (!made) return;
     for (const one of text.querySelectorAll(".picked")) one.classList.remove("picked");
     made.classList.add("picked");
-    if (scroll) text.scrollTop = made.offsetTop - text.offsetTop - text.clientHeight / 2;
-    tell(input, token, made.textContent);
+    if (scroll) scrollTo(made);
+    tell(input, token, label(token));
+  }
+
+  // What a token says, with the word that it is a part of: “7 in 715”.
+  function label(token) {
+    const place = at.get(token);
+    if (place === undefined) return ABSENT;
+    const piece = visible(input.pieces[place]);
+    const word = wordAt(input.pieces, input.pieces[place].trim() === "" ? place + 1 : place);
+    if (input.pieces[place].trim() === "") return word ? `${piece} before ${word}` : piece;
+    return word === piece || word.length > 20 ? piece : `${piece} in ${word}`;
   }
 
   // The tokens of a head with their weights, or of all heads with the mean of their weights.
@@ -117,19 +133,30 @@ function makeTokenPanel(panel, data, input, { choose, tell }) {
     }).filter((one) => one);
     const kept = shown.slice(0, 8);
     const buttons = kept.map(([token, weight]) => {
-      const piece = pieces[at.get(token)]?.textContent ?? ABSENT;
-      const button = element("button", { type: "button" }, `${visible(piece)} ${share(weight)}`);
+      const button = element("button", { type: "button" }, `${label(token)} ${share(weight)}`);
       button.style.background = tokenColour(weight);
       button.title = `token ${whole(token + 1)}`;
       button.addEventListener("click", () => pick(token, true));
       return button;
     });
+    const seen = shown.find(([token]) => token > 0);
+    if (seen && at.has(seen[0])) scrollTo(pieces[at.get(seen[0])]);
     const total = kept.reduce((sum, [, weight]) => sum + weight, 0);
     const whose = head === null ? "the mean weight of all heads" : "its weight";
     strongest.replaceChildren(
       ...(kept.length ? [`${share(total)} of ${whose} on `, ...buttons] : ["no token stands out"]));
   }
   return { show };
+}
+
+// The word around a piece: up to the next space on either side.
+function wordAt(pieces, place) {
+  if (place >= pieces.length) return "";
+  let first = place;
+  let after = place + 1;
+  while (first > 0 && !/^\s/.test(pieces[first]) && !/\s$/.test(pieces[first - 1])) first -= 1;
+  while (after < pieces.length && !/^\s/.test(pieces[after])) after += 1;
+  return pieces.slice(first, after).join("").trim();
 }
 
 function pairs(flat) {
@@ -152,8 +179,7 @@ function share(weight) {
 }
 
 function visible(text) {
-  const shown = text.replaceAll("\n", "↵");
-  return shown.trim() === "" ? `“${shown}”` : shown.trim();
+  return text.trim() === "" ? text.replaceAll("\n", "↵").replaceAll(" ", "␣") : text.trim();
 }
 
 // The parts of one result choose the same head.
