@@ -21,6 +21,7 @@ from sharpmax.report.kinds import (
     train_normalisers,
     unknowns,
 )
+from sharpmax.report.kinds import corollary as corollary_kind
 from sharpmax.report.kinds.scan_view import ScanView
 from sharpmax.report.numbers import plural, points, share
 from sharpmax.report.palette import name
@@ -247,11 +248,28 @@ def scanned(result: Result) -> str:
     return f"{scan.label_counts(view).rstrip('.')} ({tokens[0]} to {tokens[-1]:,} tokens)"
 
 
+def model_name(result: Result) -> str:
+    """Return the model's name without where it comes from."""
+    return str(result.config["model"]).partition(" (")[0]
+
+
 def measured_spread(result: Result) -> str:
     measured = result.arrays["measured_spread"]
     return (
-        f"SmolLM2-135M: {mean_and_std(measured)}, from {measured.min():.2f} to "
+        f"{model_name(result)}: {mean_and_std(measured)}, from {measured.min():.2f} to "
         f"{measured.max():.2f}, at the last of up to {result.config['scan']['tokens']:,} tokens"
+    )
+
+
+def corollary(result: Result) -> str:
+    """Say at which size the answers are at chance, and from which one that is certain."""
+    heads = schemas.Corollary.of(result)
+    low, high = corollary_kind.certain_from(heads, "bfloat16")
+    right = np.mean([row[-1] for row in heads.accuracy])
+    return (
+        f"{share(float(right))} % right on {heads.sizes[-1]:,} items, where a guess is right in "
+        f"10 %; in bfloat16 no exchange of the highest item can be seen from {low:,.0f} items on "
+        f"for the first of {len(heads.accuracy)} heads, from {high:,.0f} for the last"
     )
 
 

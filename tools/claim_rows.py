@@ -119,6 +119,15 @@ PAPERS = (
         "Gemma 2B: 5.69 ± 2.05, from 2.28 to 14.78, on a file of about 4,000 tokens",
         ONE_TEXT,
     ),
+    Claim(
+        "Corollary: dispersion induces reasoning failures",
+        "max_retrieval.md#the-corollary-when-the-answer-cannot-be-right",
+        "corollary.json",
+        "sharpmax reproduce corollary",
+        numbers.corollary,
+        "said without a number",
+        ONE_TEXT,
+    ),
     _figure(
         2,
         "a head that finds the maximum looks away from it",
@@ -188,6 +197,46 @@ PAPERS = (
     ),
 )
 """Figure 4 is code (`sharpmax.PAPER`), and we do not know what Figure 9 shows."""
+
+
+def _other_model(title: str, name: str, figures: tuple[str, ...]) -> tuple[Claim, ...]:
+    """Return the rows of a further language model."""
+    certify = f"sharpmax certify {name} --scan results/{name}/scan.json"
+    return (
+        *(
+            Claim(
+                f"{title}, Figure 3, layer {layer or 0}",
+                "reproduce.md#other-models",
+                f"{name}/figure3{f'-layer-{layer}' if layer else ''}.json",
+                f"sharpmax reproduce figure3 --model {name}"
+                + (f" --layer {layer}" if layer else ""),
+                numbers.head_entropy,
+            )
+            for layer in figures
+        ),
+        Claim(
+            f"{title}, spread of logits",
+            "certify.md#the-spreads-published-for-gemma",
+            f"{name}/certify.json",
+            certify,
+            numbers.measured_spread,
+        ),
+        Claim(
+            f"{title}, certified spread",
+            "certify.md#three-models",
+            f"{name}/certify.json",
+            certify,
+            numbers.certified,
+        ),
+        Claim(
+            f"{title}, what its heads do as its input grows",
+            "models.md#what-their-heads-do",
+            f"{name}/scan.json",
+            f"sharpmax scan {name}",
+            numbers.scanned,
+        ),
+    )
+
 
 CLRS = "sharpmax clrs evaluate build/clrs/test --trained build/clrs/models"
 
@@ -270,6 +319,8 @@ OURS = (
         "sharpmax evaluate smollm2 --task passkey --policy tuned",
         partial(numbers.answered, condition="tuned", length=1024),
     ),
+    *_other_model("Gemma 3 270M", "gemma-3-270m", ("", "5")),
+    *_other_model("Qwen2.5-Coder 1.5B", "qwen2.5-coder-1.5b", ("",)),
     Claim(
         "Why SmolLM2 loses answers as lists grow",
         "diagnose.md#smollm2",

@@ -12,7 +12,6 @@ from sharpmax.results import Result
 
 UNPUBLISHED = {
     "bench-training",
-    "corollary",
     "study",
     "train-normalisers",
     "tune-comparison",
@@ -21,11 +20,9 @@ UNPUBLISHED = {
 
 ALL = sorted({*KINDS, "calibration"} - UNPUBLISHED)
 ROOT = Path(__file__).parents[2]
-FILES = sorted(
-    path
-    for folder in ("results", "results/long", "results/smollm2", "results/tuned")
-    for path in (ROOT / folder).glob("*.json")
-)
+FOLDERS = ("", "long", "smollm2", "tuned", "gemma-3-270m", "qwen2.5-coder-1.5b")
+"""The main results come first: `first_of` gives the first of a kind."""
+FILES = [path for folder in FOLDERS for path in sorted((ROOT / "results" / folder).glob("*.json"))]
 EVIL = "<script>alert(1)</script></script>&\"'\u2028\u2029<img src=x onerror=alert(1)>"
 
 

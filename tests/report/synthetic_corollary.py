@@ -11,7 +11,7 @@ def corollary() -> Result:
     change = [[1.0, 0.5, 0.05, 0.001], [1.0, 0.4, 0.04, 0.002]]
     return Result(
         kind="corollary",
-        config={"sizes": sizes, "sets": 8},
+        config={"sizes": sizes, "sets": 8, "seeds": None},
         seeds=(0, 1),
         measurements={
             "types": types,

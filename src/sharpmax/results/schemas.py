@@ -813,7 +813,6 @@ class Corollary(Schema):
     sizes: list[int]
     types: list[str]
     sets: int
-    seeds: tuple[int, ...]
     ignored_from: list[Gaps]
     """By head and floating type."""
     largest_change_bound: list[Numbers]

@@ -22,7 +22,7 @@ def describe(result: Result) -> Content:
         what="corollary: dispersion induces reasoning failures",
         title="From some size on, the answer cannot depend on the highest item",
         facts=[
-            plural(len(heads.seeds), "trained head"),
+            plural(len(heads.accuracy), "trained head"),
             f"up to {heads.sizes[-1]:,} items",
             f"{plural(heads.sets, 'random set')} per size and head",
         ],
@@ -33,7 +33,12 @@ def describe(result: Result) -> Content:
             "items does, as long as the highest item still has the largest logit.",
             command="sharpmax reproduce policies",
         ),
-        blocks=[_answers(heads), _changes(heads), _size_table(heads), _type_table(heads)],
+        blocks=[
+            _answers(heads),
+            _changes(heads),
+            _size_table(heads),
+            _type_table(heads, result.seeds),
+        ],
         picture=[_answers(heads), _changes(heads)],
     )
 
@@ -80,8 +85,8 @@ def _certain(heads: schemas.Corollary) -> list[str]:
     for name in ("bfloat16", "float32"):
         low, high = certain_from(heads, name)
         sentences.append(
-            f"In {name} it is certain that no exchange of the highest item changes what the head "
-            f"returns from {_count(low)} to {_count(high)} items on, depending on the head."
+            f"In {name} no exchange of the highest item can change what the head returns: from "
+            f"{_count(low)} items on for the first of the heads, from {_count(high)} for the last."
         )
     return sentences
 
@@ -158,9 +163,9 @@ def _size_table(heads: schemas.Corollary) -> Table:
     )
 
 
-def _type_table(heads: schemas.Corollary) -> Table:
+def _type_table(heads: schemas.Corollary, seeds: Sequence[int]) -> Table:
     rows = []
-    for index, seed in enumerate(heads.seeds):
+    for index, seed in enumerate(seeds):
         values = heads.ignored_from[index]
         rows.append([seed, *(Cell(v, ABSENT if v is None else _count(v)) for v in values)])
     return Table(

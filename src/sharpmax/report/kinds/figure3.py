@@ -28,8 +28,8 @@ def describe(result: Result) -> Content:
             f"Asked for the largest of {first:,} numbers, the heads of block {block.layer} have a "
             f"mean entropy of {block.mean_entropy[0]:.2f} nats; of {last:,} numbers, "
             f"{block.mean_entropy[-1]:.2f}.",
-            f"The mean grows by {block.slope:.2f} nats per nat of log(numbers). A head that "
-            "spreads as fast as its input grows has a slope of 1.",
+            f"The mean grows by {block.slope:.2f} nats per nat of log(visible tokens). A head "
+            "that spreads as fast as its input grows has a slope of 1.",
             *_window(block),
             f"Head {int(growth.argmax())} grows most, by {growth.max():.2f} nats; head "
             f"{int(growth.argmin())} least, by {growth.min():.2f}.",
