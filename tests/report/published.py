@@ -13,7 +13,6 @@ from sharpmax.results import Result
 UNPUBLISHED = {
     "bench-training",
     "study",
-    "train-normalisers",
     "tune-comparison",
 }
 """Kinds whose first run has not ended yet."""

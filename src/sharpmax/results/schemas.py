@@ -911,37 +911,6 @@ class Study(Schema):
         return next(found, None)
 
 
-SCHEMAS: dict[str, type[Schema]] = {
-    "bench-generate": GenerateBench,
-    "bench-jax": AttentionBench,
-    "bench-long": LongBench,
-    "bench-max-retrieval": HeadBench,
-    "bench-scan": ScanBench,
-    "bench-torch": AttentionBench,
-    "bench-training": TrainingBench,
-    "certify": Certificate,
-    "corollary": Corollary,
-    "diagnose": Diagnosis,
-    "evaluate": Evaluation,
-    "figure1": Figure1,
-    "figure2": AttentionMaps,
-    "figure3": Figure3,
-    "figure5": Figure5,
-    "figure6": Figure6,
-    "figure7": AttentionMaps,
-    "figure8": Figure8,
-    "leaderboard": Leaderboard,
-    "policies": Policies,
-    "scan": Scan,
-    "serving": Serving,
-    "study": Study,
-    "table1": Table1,
-    "tune-comparison": TuneComparison,
-    "unknowns": Unknowns,
-}
-"""By kind of result."""
-
-
 class TrainingAlarm(Schema):
     """The first sample in which a head crossed a limit: `logits` or `entropy`."""
 
@@ -1000,3 +969,36 @@ class TrainNormalisers(Schema):
     def of_condition(self, name: str) -> list[TrainedNormaliser]:
         """Return the rows of a condition, one per seed."""
         return [row for row in self.rows if row.condition == name]
+
+
+SCHEMAS: dict[str, type[Schema]] = {
+    "bench-generate": GenerateBench,
+    "bench-jax": AttentionBench,
+    "bench-long": LongBench,
+    "bench-max-retrieval": HeadBench,
+    "bench-scan": ScanBench,
+    "bench-torch": AttentionBench,
+    "bench-training": TrainingBench,
+    "certify": Certificate,
+    "corollary": Corollary,
+    "diagnose": Diagnosis,
+    "evaluate": Evaluation,
+    "figure1": Figure1,
+    "figure2": AttentionMaps,
+    "figure3": Figure3,
+    "figure5": Figure5,
+    "figure6": Figure6,
+    "figure7": AttentionMaps,
+    "figure8": Figure8,
+    "leaderboard": Leaderboard,
+    "policies": Policies,
+    "scan": Scan,
+    "serving": Serving,
+    "study": Study,
+    "table1": Table1,
+    "train-normalisers": TrainNormalisers,
+    "training-statistics": TrainingStatistics,
+    "tune-comparison": TuneComparison,
+    "unknowns": Unknowns,
+}
+"""By kind of result."""

@@ -38,6 +38,12 @@ CONDITIONS: dict[str, Condition] = {
         afterwards="tune",
         tune_sizes=(128, 256, 512),
     ),
+    "softmax-tuned-longest": Condition(
+        "the softmax model, then `tune` on texts of 512 to 2,048 items",
+        "softmax",
+        afterwards="tune",
+        tune_sizes=(512, 1_024, 2_048),
+    ),
     "softmax-paper": Condition(
         "the softmax model, then the paper's polynomial in all heads", "softmax", afterwards="paper"
     ),
@@ -49,7 +55,7 @@ CONDITIONS: dict[str, Condition] = {
     ),
     "entmax": Condition("trained with 1.5-entmax", "entmax"),
 }
-"""By name. Four share the weights of the softmax model."""
+"""By name. Five share the weights of the softmax model."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Does training with another normaliser keep a small language model sharp on long inputs?
 
-One model per normaliser and seed is trained on texts of 2 to 16 items and tested on up to 1,024.
+One model per normaliser and seed is trained on texts of 2 to 16 items and tested on up to 2,048.
 What `sharpmax tune` makes of the softmax model is one more condition. Every finished model and
 measurement is kept in a file of its own, so that the same command resumes after an interruption.
 """

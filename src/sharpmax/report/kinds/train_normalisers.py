@@ -16,6 +16,7 @@ LOOKS = {
     "softmax": METHODS["softmax"],
     "softmax-tuned": Look("softmax, then tune on 32 to 128", "series-1", "dot"),
     "softmax-tuned-long": Look("softmax, then tune on 128 to 512", "series-1"),
+    "softmax-tuned-longest": Look("softmax, then tune on 512 to 2,048", "series-1", "dash"),
     "softmax-paper": Look("softmax, then adaptive temperature", "series-2", "dash"),
     "scalable-softmax": METHODS["scalable-softmax"],
     "adaptive-temperature": Look("trained with adaptive temperature", "series-2"),
