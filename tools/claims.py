@@ -1,4 +1,4 @@
-"""Write the tables of claims into docs/reproduce.md, docs/clrs.md and the README.
+"""Write the tables of claims into docs/reproduce.md, docs/clrs.md, docs/study.md and the README.
 
 Every number comes from the committed results. Run `make claims` after a result has changed.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from claim_numbers import AGAIN
 from claim_rows import OURS, PAPERS, Claim
+from study_tables import study
 
 from sharpmax import report
 from sharpmax._errors import UserError
@@ -212,6 +213,7 @@ def _conditions_as_code(table: Table, figure: schemas.Figure8) -> Table:
 PAGES: dict[Path, Callable[[Results], str]] = {
     Path("docs") / "reproduce.md": whole,
     Path("docs") / "clrs.md": clrs,
+    Path("docs") / "study.md": study,
     Path("README.md"): brief,
 }
 
