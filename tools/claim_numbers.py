@@ -232,12 +232,17 @@ def calibrated(found: Calibration) -> str:
 
 
 def diagnosed(result: Result) -> str:
-    lengths = result.config["lengths"]
-    row = result.measurements["rows"][-1]
-    heads = len(result.measurements["retrieval_heads"])
-    share = row["split"]["dispersion"] / row["split"]["loss"]
+    lengths, unit = result.config["lengths"], result.config["unit"]
+    split = result.measurements["rows"][-1]["split"]
+    if split is None:
+        return f"no head finds the answer at {lengths[0]:,} {unit}"
+    heads = plural(len(result.measurements["retrieval_heads"]), "head")
+    verb = "finds" if heads == "1 head" else "find"
+    if split["dispersion_share"] is None:
+        return f"{heads} {verb} the answer; it loses nothing up to {lengths[-1]:,} {unit}"
+    share = split["dispersion"] / split["loss"]
     return (
-        f"{heads} heads find the answer; from {lengths[0]} to {lengths[-1]} names dispersion "
+        f"{heads} {verb} the answer; from {lengths[0]:,} to {lengths[-1]:,} {unit} dispersion "
         f"explains {100 * share:.0f} % of the weight that they lose, ranking the rest"
     )
 

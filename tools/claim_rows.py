@@ -235,6 +235,16 @@ def _other_model(title: str, name: str, figures: tuple[str, ...]) -> tuple[Claim
             f"sharpmax scan {name}",
             numbers.scanned,
         ),
+        *(
+            Claim(
+                f"{title}, why it loses answers, {task}",
+                "study.md#what-limits-the-plain-models",
+                f"{name}/{folder}diagnose.json",
+                f"sharpmax diagnose {name} --task {task}",
+                numbers.diagnosed,
+            )
+            for folder, task in (("", "lookup"), ("niah/", "niah_multikey_2"))
+        ),
     )
 
 
@@ -326,6 +336,13 @@ OURS = (
         "diagnose.md#smollm2",
         "diagnose.json",
         "sharpmax diagnose smollm2",
+        numbers.diagnosed,
+    ),
+    Claim(
+        "The same on RULER's niah_multikey_2",
+        "study.md#what-limits-the-plain-models",
+        "smollm2/diagnose.json",
+        "sharpmax diagnose smollm2 --task niah_multikey_2",
         numbers.diagnosed,
     ),
     Claim(

@@ -40,7 +40,7 @@ def study(results: Mapping[str, Any]) -> str:
     table = diagnoses(results)
     if table.rows:
         parts += [
-            "### Is attention the limit?",
+            "### What limits the plain models",
             markdown.table(table),
             table.text,
         ]
@@ -106,7 +106,7 @@ def diagnoses(results: Mapping[str, Any]) -> Table:
             ]
         )
     return Table(
-        "Is attention the limit?",
+        "What limits the plain models",
         [
             Column("Model"),
             Column("Task"),

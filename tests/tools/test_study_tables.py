@@ -21,7 +21,7 @@ def test_tables_and_what_is_missing():
     assert "- Not measured yet for gemma-3-270m: 6 of 6 cells of RULER." in text
     assert "| smollm2 | tune | +30.0 (+25.0 to +35.0) | 0.004 | 7.0 / 10.0 |" in text
     assert "| lookup | 32 | 50.0 (45.0 to 55.0) | 50.0 (45.0 to 55.0) |" in text
-    assert "### Is attention the limit?" not in text
+    assert "### What limits the plain models" not in text
 
 
 def test_diagnoses_say_whether_dispersion_limits_the_answers():
