@@ -87,6 +87,7 @@ class Scan(ModelInfo):
     heads: list[int]
     labels: list[list[str | None]]
     slopes: list[Gaps]
+    laws: list[list[str]] = []
     seconds: Numbers
     rules: dict[str, str]
     texts: list[TokenText] = []

@@ -31,8 +31,10 @@ from sharpmax import UserError
 from sharpmax.hf.bos import prepare_tokenizer
 from sharpmax.hf.patch import masks
 from sharpmax.hf.scan import forward
-from sharpmax.hf.scan.scan import entropy_slopes, label_head
+from sharpmax.hf.scan.scan import entropy_slopes, label_head, measure_growth
 from sharpmax.results import Result
+from sharpmax.theory import name_law
+from sharpmax.theory.growth import GAPS
 
 TOKENIZER = tokenizer()
 SIZES = {
@@ -187,7 +189,7 @@ def test_some_layers_and_heads_are_the_same_numbers_and_the_pass_ends_early():
     assert calls == [0, 1, 0, 1]  # for each of two lengths; layer 2 is not reached
     assert some.entropy.shape == (2, 1, 2)
     for name, array in some.arrays.items():
-        if name != "slopes":
+        if name not in ("slopes", "growth_power"):  # [layer, head]
             np.testing.assert_allclose(array, whole.arrays[name][:, [1]][:, :, [0, 3]], atol=1e-9)
     np.testing.assert_allclose(some.slopes, whole.slopes[[1]][:, [0, 3]], atol=1e-9)
     assert some.measurements["heads"] == [0, 3]
@@ -455,3 +457,35 @@ def test_half_precision_weights_give_statistics_in_full():
     assert np.isfinite(half.entropy).all()
     # The model itself computes with 8 bits; the first layer has seen little of that yet.
     np.testing.assert_allclose(half.entropy[:, 0], exact.entropy[:, 0], atol=0.15)
+
+
+def test_competitors_are_counted_without_the_first_token_and_give_a_law():
+    model = llama()
+
+    def numbers(length):
+        return [(7 * place) % 50 + 3 for place in range(length)]
+
+    scan = shf.scan(model, TOKENIZER, lengths=[8, 16, 32], prompt=numbers)
+    counts = scan.arrays["competitors"]
+    assert counts.shape == (3, len(scan.measurements["layers"]), 4, len(GAPS))
+    assert (np.diff(counts, axis=-1) >= 0).all()
+    assert (counts[..., 0] >= 1).all()
+    assert (counts <= np.array(scan.tokens)[:, None, None, None] - 1).all()
+    assert scan.growth_power.shape == counts.shape[1:3]
+    for power, law in zip(scan.growth_power.ravel(), np.ravel(scan.laws), strict=True):
+        assert law == name_law(float(power))
+    single = shf.scan(model, TOKENIZER, lengths=[8], prompt=numbers)
+    assert np.isnan(single.growth_power).all()
+
+
+def test_the_law_of_known_counts():
+    """A head one of whose tokens stands a fixed distance above all others: log n."""
+    tokens = [65, 257, 1025, 4097]
+    counts = np.ones((4, 1, 2, len(GAPS)), int)
+    counts[:, 0, 0, -9:] = np.array(tokens)[:, None] - 1
+    seen = np.broadcast_to(np.array(tokens)[:, None, None], (4, 1, 2)).copy()
+    power = measure_growth(counts, seen, tokens)
+    assert name_law(float(power[0, 0])) == "log n"
+    assert np.isnan(power[0, 1])  # nothing competes
+    seen[-1] = 1000  # a window
+    assert np.isnan(measure_growth(counts, seen, tokens)).all()

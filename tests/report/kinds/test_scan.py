@@ -192,3 +192,31 @@ def test_an_incomplete_scan_is_refused(part, key, message):
 def test_a_damaged_scan_is_refused(damaged, message):
     with pytest.raises(UserError, match=message):
         report.describe(damaged())
+
+
+def with_laws(laws):
+    """The synthetic scan with a law for each head, from a list that is repeated."""
+    result = scan().model_copy(deep=True)
+    shape = result.arrays["last_entropy"].shape[1:]
+    names = np.resize(np.array(laws, object), shape)
+    result.measurements["laws"] = names.tolist()
+    power = np.where(names == "log n", 1.0, np.nan)
+    return result.with_arrays(**scan().arrays, growth_power=power)
+
+
+def test_laws_of_sharpening_are_counted_if_they_were_measured():
+    title = "Sharpening that would hold the focus"
+    assert title not in tables(scan())  # a scan without them
+    result = with_laws(["log n", "log n", "nothing competes"])
+    rows = {row[0]: row[1:] for row in tables(result)[title].rows}
+    assert rows["like log n"] == [180, 1.0]
+    assert rows["not measured"] == [90, None]
+    assert rows["hardly"] == [0, None]
+    assert "180 of 180 heads would need sharpening that grows like log n" in sentences(result)
+
+
+def test_laws_that_do_not_fit_the_heads_are_refused():
+    damaged = with_laws(["log n"])
+    damaged.measurements["laws"] = damaged.measurements["laws"][:-1]
+    with pytest.raises(UserError, match="laws are not one row of heads per layer"):
+        report.describe(damaged)

@@ -33,6 +33,7 @@ from sharpmax.hf.patch.wrappers import input_device, is_fully_sharded
 from sharpmax.hf.sharpen import sharpen
 from sharpmax.hf.tune.calibration import Calibration
 from sharpmax.policies import Policy
+from sharpmax.theory.growth import GAPS, count_competitors
 from sharpmax.torch import (
     AttentionStats,
     attention,
@@ -113,7 +114,9 @@ class _LayerStatistics:
     """Statistics by name of one layer, [head]: at the last position, and the mean over positions.
 
     `count` is the number of tokens that the last position sees. `strongest` has the positions of
-    the tokens with the largest weights there, and `strongest_weight` these weights, [head, token].
+    the tokens of largest weight there, and `strongest_weight` these weights, [head, token].
+    `competitors` counts the tokens within each of `GAPS` of the largest logit there; the first
+    token is left out, since heads put there what they do not use.
     """
 
     last: dict[str, np.ndarray]
@@ -121,6 +124,7 @@ class _LayerStatistics:
     count: Int[np.ndarray, " head"]
     strongest: Int[np.ndarray, "head token"]
     strongest_weight: Float[np.ndarray, "head token"]
+    competitors: Int[np.ndarray, "head gap"]
 
     def gather(self, share: HeadShare, heads: list[int] | None) -> _LayerStatistics:
         """Return the statistics of some heads, of which each process measured its own."""
@@ -130,7 +134,7 @@ class _LayerStatistics:
             {name: gather_heads(row, share)[selected] for name, row in self.mean.items()},
             *(
                 gather_heads(rows, share)[selected]
-                for rows in (self.count, self.strongest, self.strongest_weight)
+                for rows in (self.count, self.strongest, self.strongest_weight, self.competitors)
             ),
         )
 
@@ -222,6 +226,7 @@ def _join_layers(
     # -1 where a head sees fewer tokens.
     arrays["strongest"] = np.full((*shape, STRONGEST), -1, np.int32)
     arrays["strongest_weight"] = np.zeros((*shape, STRONGEST), np.float32)
+    arrays["competitors"] = np.zeros((*shape, len(GAPS)), np.int32)
     for row, layer in enumerate(selection.layers):
         statistics = measured[layer.index]
         for which, values in (("last", statistics.last), ("mean", statistics.mean)):
@@ -232,6 +237,7 @@ def _join_layers(
         kept = statistics.strongest.shape[1]
         arrays["strongest"][row, :heads, :kept] = statistics.strongest
         arrays["strongest_weight"][row, :heads, :kept] = statistics.strongest_weight
+        arrays["competitors"][row, :heads] = statistics.competitors
     return arrays
 
 
@@ -304,7 +310,8 @@ def _summarise(stats: AttentionStats, arguments: dict[str, Any]) -> _LayerStatis
         learned = arguments["sinks"].to(log_sum_exp.dtype)[:, None]
         rows["learned_sink"] = torch.sigmoid(learned - log_sum_exp)
     numbers = {name: row[0].double().cpu().numpy() for name, row in rows.items()}
-    weights = (_logits_of_last(arguments) - log_sum_exp[..., -1, None]).exp().clamp(max=1.0)[0]
+    last = _logits_of_last(arguments)
+    weights = (last - log_sum_exp[..., -1, None]).exp().clamp(max=1.0)[0]
     strongest = torch.where(weights.isnan(), 0.0, weights).topk(min(STRONGEST, weights.shape[-1]))
     return _LayerStatistics(
         last={name: row[:, -1] for name, row in numbers.items()},
@@ -312,6 +319,7 @@ def _summarise(stats: AttentionStats, arguments: dict[str, Any]) -> _LayerStatis
         count=count[0, :, -1].cpu().numpy(),
         strongest=torch.where(strongest.values > 0, strongest.indices, -1).cpu().numpy(),
         strongest_weight=strongest.values.float().cpu().numpy(),
+        competitors=count_competitors(last[0, :, 1:]).cpu().numpy(),
     )
 
 

@@ -26,6 +26,7 @@ from sharpmax.hf.scan.tokens import describe_tokens
 from sharpmax.hf.tune.calibration import Calibration, find_calibration
 from sharpmax.policies import Policy
 from sharpmax.results import Result, Stopwatch
+from sharpmax.theory import growth_power, name_law
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -54,7 +55,9 @@ class Scan(Result):
     The properties give arrays [length, layer, head] at the last position of each input. `arrays`
     also holds means over positions, as `mean_entropy` and so on, and the positions and weights of
     the tokens that each head looks at most from the last position, as `strongest` and
-    `strongest_weight` [length, layer, head, token]. Where a layer has fewer heads than others, its
+    `strongest_weight` [length, layer, head, token]. `competitors` [length, layer, head, gap] counts
+    the tokens, without the first, within each of `sharpmax.theory.growth.GAPS` of the largest logit
+    there. Where a layer has fewer heads than others, its
     rows end in NaN.
     """
 
@@ -110,6 +113,19 @@ class Scan(Result):
     def spread(self) -> np.ndarray:
         """The largest logit minus the smallest: the delta of the paper's bounds."""
         return self.arrays["last_spread"]
+
+    @property
+    def growth_power(self) -> np.ndarray:
+        """The power of log n with which sharpening would have to grow to hold each head's focus.
+
+        [layer, head]; NaN where nothing competes, or the head sees a window.
+        """
+        return self.arrays["growth_power"]
+
+    @property
+    def laws(self) -> list[list[str]]:
+        """The law of sharpening that this power stands for, by layer and head."""
+        return [list(row) for row in self.measurements["laws"]]
 
     def heads(self, label: str) -> list[tuple[int, int]]:
         """Return all heads with a label.
@@ -272,6 +288,7 @@ def _make_result(
     arrays["slopes"] = entropy_slopes(arrays["last_entropy"], count)
     # A head that does not see the whole input has a window.
     local = (count[-1] > 0) & (count[-1] < tokens[-1])
+    arrays["growth_power"] = measure_growth(arrays["competitors"], count, tokens)
     layers = [
         {
             "index": layer.index,
@@ -280,6 +297,10 @@ def _make_result(
         }
         for row, layer in enumerate(selection.layers)
     ]
+    labels = [
+        [_label_of(arrays, layer, head, tokens[-1]) for head in range(local.shape[1])]
+        for layer in range(local.shape[0])
+    ]
     scan = Scan(
         config=config,
         seeds=(config["seed"],),
@@ -287,15 +308,16 @@ def _make_result(
             "tokens": tokens,
             "layers": layers,
             "heads": selection.heads,
-            "labels": [
-                [_label_of(arrays, layer, head, tokens[-1]) for head in range(local.shape[1])]
-                for layer in range(local.shape[0])
-            ],
+            "labels": labels,
             "slopes": [
                 [None if np.isnan(slope) else float(slope) for slope in row]
                 for row in arrays["slopes"]
             ],
             "seconds": [round(statistics.seconds, 3) for statistics in passes],
+            "laws": [
+                [name_law(power) if label else "" for power, label in zip(row, names, strict=True)]
+                for row, names in zip(arrays["growth_power"].tolist(), labels, strict=True)
+            ],
             "rules": LABELS,
             "texts": [
                 describe_tokens(tokenizer, prompt, statistics.arrays["strongest"])
@@ -305,6 +327,23 @@ def _make_result(
         provenance=watch.provenance(),
     )
     return scan.with_arrays(**arrays)
+
+
+def measure_growth(
+    competitors: Int[np.ndarray, "length layer head gap"],
+    count: Int[np.ndarray, "length layer head"],
+    tokens: Sequence[int],
+) -> Float[np.ndarray, "layer head"]:
+    """Return the power of log n by which sharpening would hold the focus of each head.
+
+    NaN for heads that do not see the whole input, and if the inputs do not grow.
+    """
+    sizes = [number - 1 for number in tokens]  # without the first token
+    if len(sizes) < 2 or sizes[0] < 2 or min(np.diff(sizes)) <= 0:
+        return np.full(count.shape[1:], np.nan)
+    power = growth_power(sizes, competitors.astype(np.float64))
+    sees_all = (count == np.asarray(tokens)[:, None, None]).all(0)
+    return np.where(sees_all, power, np.nan)
 
 
 def entropy_slopes(

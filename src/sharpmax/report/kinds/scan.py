@@ -41,6 +41,15 @@ VERBS = {
 LETTERS = {"sink": "s", "local": "l", "uniform": "u"}
 """Marks of labels in the picture's map."""
 
+LAWS = {
+    "none": "hardly",
+    "sqrt(log n)": "like √log n",
+    "log n": "like log n",
+    "(log n)^2": "like (log n)²",
+    "faster": "faster than (log n)²",
+}
+"""Laws of sharpening that hold a head's focus, as adverbs, the slowest first."""
+
 STEEPEST = 8
 """Heads in the table of the steepest."""
 
@@ -58,7 +67,7 @@ def describe(result: Result) -> Content:
         facts=facts + ([f"measured with policy {scan.policy}"] if scan.policy else []),
         sentences=sentences(view),
         verdict=_verdict(view),
-        blocks=[_explorer(view), by_label, by_length, _steepest_table(view)],
+        blocks=[_explorer(view), by_label, by_length, _steepest_table(view), *_law_table(view)],
         notes=scan.notes,
         counts=view.counts,
         glossary=_glossary(view),
@@ -72,7 +81,8 @@ def describe(result: Result) -> Content:
 
 def sentences(view: ScanView) -> list[str]:
     """Say what was found, the most important first."""
-    return [label_counts(view), *_where(view), _entropy(view), _steepest_sentence(view)]
+    found = [label_counts(view), *_where(view), _entropy(view), _steepest_sentence(view)]
+    return [*found, *_law_sentence(view)]
 
 
 def label_counts(view: ScanView) -> str:
@@ -132,6 +142,18 @@ def _steepest_sentence(view: ScanView) -> str:
         f"it spread over {2**head.slope:.1f} times as many tokens (slope {head.slope:z.2f}; 0.5 or "
         "more counts as dispersing)."
     )
+
+
+def _law_sentence(view: ScanView) -> list[str]:
+    """Say which law of sharpening would hold the focus of most heads, if it was measured."""
+    laws = Counter(head.law for head in view.heads if head.law in LAWS)
+    if not laws:
+        return []
+    law, heads = laws.most_common(1)[0]
+    return [
+        f"To stay as focused as at the shortest input, {heads} of {plural(laws.total(), 'head')} "
+        f"would need sharpening that grows {LAWS[law]}, more than by any other law."
+    ]
 
 
 def steepest(heads: Sequence[Head]) -> Head | None:
@@ -236,6 +258,26 @@ def _steepest_table(view: ScanView) -> Table:
             cells.append(Cell(round_all(ends[1]), " → ".join(fixed(end, digits) for end in ends)))
         rows.append([head.layer, head.head, head.slope, *cells, head.label])
     return Table("The steepest heads, from the shortest to the longest input", columns, rows)
+
+
+def _law_table(view: ScanView) -> list[Table]:
+    """Count the heads by the law of sharpening that would hold their focus."""
+    if not view.scan.laws:
+        return []
+    power = view.result.arrays["growth_power"]
+    columns = [Column("Sharpening grows"), Column("Heads", 0), Column("Power of log n, median", 2)]
+    rows: list[list[Any]] = []
+    for law, name in {**LAWS, "nothing competes": "not measured"}.items():
+        heads = [head for head in view.heads if head.law == law]
+        known = [power[head.row, head.column] for head in heads if law in LAWS]
+        rows.append([name, len(heads), float(np.median(known)) if known else None])
+    text = (
+        "What it would take for the tokens near the largest logit not to gain weight on it as the "
+        "input grows, from their number within some distances at the last position; the first "
+        "token is left out. Not measured: nothing competes, or the head sees a window. That a head "
+        "could be held does not say that it should be."
+    )
+    return [Table("Sharpening that would hold the focus", columns, rows, text)]
 
 
 def _entropy_by_label(view: ScanView) -> Chart:

@@ -129,6 +129,8 @@ class Head:
     head: int
     label: str
     slope: float | None
+    law: str = ""
+    """The law of sharpening that would hold its focus; empty if that was not measured."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,11 @@ class ScanView:
         for name in ("labels", "slopes"):
             if [len(row) for row in getattr(scan, name)] != [shape[2]] * shape[1]:
                 raise UserError(f"the scan is damaged: {name} is not one row of heads per layer")
+        if scan.laws and (
+            [len(row) for row in scan.laws] != [shape[2]] * shape[1]
+            or result.arrays.get("growth_power", np.empty(0)).shape != shape[1:]
+        ):
+            raise UserError("the scan is damaged: laws are not one row of heads per layer")
         view = cls(result, scan)
         measured = np.isfinite(result.arrays["last_entropy"]).any(axis=(1, 2)).all()
         if not view.heads or not measured:
@@ -176,7 +183,10 @@ class ScanView:
         existing = np.isfinite(self.result.arrays["last_entropy"]).any(axis=0)
         scan = self.scan
         return [
-            Head(row, column, scan.layers[row].index, number, label, scan.slopes[row][column])
+            Head(
+                *(row, column, scan.layers[row].index, number, label, scan.slopes[row][column]),
+                scan.laws[row][column] if scan.laws else "",
+            )
             for row, labels in enumerate(scan.labels)
             for column, (number, label) in enumerate(zip(scan.heads, labels, strict=True))
             if label and existing[row, column]
