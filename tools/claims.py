@@ -1,4 +1,4 @@
-"""Write the tables of claims into docs/reproduce.md, docs/clrs.md, docs/study.md and the README.
+"""Write the tables made of results into the README and the pages of docs.
 
 Every number comes from the committed results. Run `make claims` after a result has changed.
 """
@@ -19,7 +19,7 @@ from sharpmax import report
 from sharpmax._errors import UserError
 from sharpmax._files import write_atomically
 from sharpmax.report.blocks import Column, Table
-from sharpmax.report.kinds import figure8
+from sharpmax.report.kinds import figure8, train_normalisers
 from sharpmax.report.renderers import markdown
 from sharpmax.results import Calibration, Provenance, Result, schemas
 
@@ -58,6 +58,10 @@ def training_seconds(result: Result) -> float | None:
     """Return the time of one core that trainings took; a later run reuses their checkpoints."""
     if result.kind == "table1":
         return sum(schemas.Table1.of(result).training_seconds)
+    if result.kind == "train-normalisers":
+        rows = schemas.TrainNormalisers.of(result).rows
+        # Conditions that share a training have its time.
+        return sum({row.seconds for row in rows})
     if result.kind == "leaderboard":
         return schemas.Leaderboard.of(result).unit_seconds
     if result.kind == "figure8":
@@ -210,10 +214,19 @@ def _conditions_as_code(table: Table, figure: schemas.Figure8) -> Table:
     return replace(table, columns=columns, rows=rows)
 
 
+def trainings(results: Results) -> str:
+    """Return the table of docs/train.md."""
+    result = results["train-normalisers.json"]
+    if not isinstance(result, Result):
+        return f"{NOT_RUN.capitalize()}."
+    return markdown.table(train_normalisers.longest_texts(schemas.TrainNormalisers.of(result)))
+
+
 PAGES: dict[Path, Callable[[Results], str]] = {
     Path("docs") / "reproduce.md": whole,
     Path("docs") / "clrs.md": clrs,
     Path("docs") / "study.md": study,
+    Path("docs") / "train.md": trainings,
     Path("README.md"): brief,
 }
 

@@ -59,12 +59,21 @@ def test_charts_have_a_line_per_condition():
 def test_the_table_has_the_sizes_from_training_on():
     result = comparison(*RIGHT)
     tables = [block for block in report.describe(result).blocks if isinstance(block, Table)]
-    right = tables[0]
+    longest, right, _ = tables
+    assert [column.name for column in longest.columns] == [
+        "Condition",
+        "16 items, %",
+        "64 items, %",
+        "nats, 64",
+        "largest weight, 64",
+    ]
+    assert longest.rows[2][3:] == [pytest.approx(0.2), pytest.approx(0.4)]
+    assert longest.rows[1][-1] is None  # tune acts after what was recorded
     assert [column.name for column in right.columns] == ["Condition", "16 items, %", "64 items, %"]
     assert right.rows[2][2].text.replace("\xa0", " ") == "79.5 ± 0.7"
     assert right.text.endswith("over 2 seeds.")
     one = report.describe(comparison(*RIGHT, seeds=1))
-    [right, _] = [block for block in one.blocks if isinstance(block, Table)]
+    [_, right, _] = [block for block in one.blocks if isinstance(block, Table)]
     assert right.text == "Right answers in %, one seed."
 
 

@@ -52,7 +52,7 @@ def describe(result: Result) -> Content:
         ],
         sentences=_sentences(run),
         verdict=_verdict(run),
-        blocks=[charts, _table(run), _trainings(run), _entropies(run, result)],
+        blocks=[charts, longest_texts(run), _table(run), _trainings(run), _entropies(run, result)],
         picture=[charts],
     )
 
@@ -184,6 +184,28 @@ def _table(run: schemas.TrainNormalisers) -> Table:
     if seeds == 1:
         text = "Right answers in %, one seed."
     return Table("Right answers by size", columns, rows, text)
+
+
+def longest_texts(run: schemas.TrainNormalisers) -> Table:
+    """Compare the conditions at the sizes of training and on the longest texts."""
+    first = run.sizes.index(run.largest) if run.largest in run.sizes else 0
+    shown = sorted({first, *range(max(first, len(run.sizes) - 3), len(run.sizes))})
+    last = f"{run.sizes[-1]:,}"
+    columns = [
+        Column("Condition"),
+        *(Column(f"{run.sizes[index]:,} items, %", 1, "higher") for index in shown),
+        Column(f"nats, {last}", 2, "lower"),
+        Column(f"largest weight, {last}", 2, "higher"),
+    ]
+    rows: list[list[Any]] = []
+    for name in _present(run):
+        mean, spread = _mean(run, name).tolist(), _spread(run, name)
+        std = None if spread is None else spread.tolist()
+        nats = float(np.mean([row.nats[-1] for row in run.of_condition(name)]))
+        shares = [share_cell(mean, std, index) for index in shown]
+        rows.append([LOOKS[name].name, *shares, nats, _last_weight(run, name)])
+    text = "Largest weight: of the sharpest head, at the questions."
+    return Table("On the longest texts", columns, rows, text, terminal=False)
 
 
 def _trainings(run: schemas.TrainNormalisers) -> Table:
