@@ -119,12 +119,8 @@ class User(threading.Thread):
 
     def softmax(self) -> tuple[str, Any]:
         shape = random.choice(["uniform", "gaussian", "rising", "one maximum"])
-        values = [
-            shape,
-            str(2 ** random.randint(1, 14)),
-            random.uniform(0, 20),
-            random.uniform(0.1, 5),
-        ]
+        values = [shape, str(2 ** random.randint(1, 14))]
+        values += [random.uniform(0, 20), random.uniform(0.1, 5)]
         values += [["softmax", "sparsemax", "adaptive-temperature"], "linear", "", "1, 2"]
         return "draw softmax", lambda client: expect(
             client.run(self.numbers.softmax, values), "items whose logits|item whose"

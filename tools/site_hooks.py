@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tools"))  # mkdocs loads a hook by path, without its folder
 
 import notebook_pages  # noqa: E402
+import site_pages  # noqa: E402
 
 PAGES = {
     "CHANGELOG.md": "changelog.md",
@@ -67,6 +68,8 @@ def on_files(files: Any, config: Any) -> Any:
     for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
         place = _in_site(f"docs/notebooks/{path.name}")
         files.append(File.generated(config, place, content=notebook_pages.page(path)))
+    for place in site_pages.PAGES:
+        files.append(File.generated(config, place, content=site_pages.make(place)))
     return files
 
 

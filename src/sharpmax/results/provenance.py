@@ -81,7 +81,7 @@ class Stopwatch:
             commit=_commit(),
             python=platform.python_version(),
             platform=platform.platform(),
-            processor=_processor(),
+            processor=processor(),
             cores=cores(),
             packages=_loaded_versions(),
         )
@@ -124,7 +124,7 @@ def _commit() -> str | None:
         return None
 
 
-def _processor() -> str:
+def processor() -> str:
     """Return the processor's name, which the standard library leaves empty on Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 import sharpmax as sx
@@ -21,7 +23,7 @@ def folder(tmp_path_factory):
 
 
 def test_a_scan_is_shown_in_a_sandboxed_frame(folder):
-    (result,) = scan_model(ModelCache(), folder, "max", "", "4, 8", None, ignore)
+    (result,) = scan_model(ModelCache(), folder, "max", "", "4, 8", None, None, ignore)
     assert result.lengths == [4, 8]
     assert result.entropy.shape == (2, 3, 4)
     page = Page(str(render_scans([result])))
@@ -34,9 +36,13 @@ def test_a_scan_is_shown_in_a_sandboxed_frame(folder):
 def test_two_scans_are_compared(folder):
     shares = []
     plain, sharpened = scan_model(
-        ModelCache(), folder, "max", "", "4, 8", sx.Constant(3.0), shares.append
+        ModelCache(), folder, "max", "", "4, 8", sx.Constant(3.0), "constant:3", shares.append
     )
     assert plain.config["policy"] is None
+    # The report names the command that makes the same scan, not the explorer's.
+    same = f"sharpmax scan {shlex.quote(folder)} --prompt max --lengths 4,8"
+    assert plain.provenance.command == same
+    assert sharpened.provenance.command == f"{same} --policy constant:3"
     assert (sharpened.entropy < plain.entropy).mean() > 0.9
     assert shares == sorted(shares)
     assert max(shares) == pytest.approx(1.0)
@@ -44,7 +50,9 @@ def test_two_scans_are_compared(folder):
 
 
 def test_a_pasted_text(folder):
-    (result,) = scan_model(ModelCache(), folder, "text", "One day, far away.", "4, 8", None, ignore)
+    (result,) = scan_model(
+        ModelCache(), folder, "text", "One day, far away.", "4, 8", None, None, ignore
+    )
     assert result.config["prompt"] == "text pasted.txt"
 
 
@@ -62,4 +70,4 @@ def test_a_pasted_text(folder):
 )
 def test_a_bad_request_is_refused(name, prompt, lengths, message):
     with pytest.raises(sx.UserError, match=message):
-        scan_model(ModelCache(), name, prompt, "", lengths, None, ignore)
+        scan_model(ModelCache(), name, prompt, "", lengths, None, None, ignore)

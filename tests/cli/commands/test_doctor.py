@@ -8,6 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import torch
 from packaging.requirements import Requirement
 
 import sharpmax
@@ -30,6 +31,21 @@ def test_versions_as_json_and_as_a_table(succeed):
     assert table.startswith(f"sharpmax {sharpmax.__version__}, Python ")
     assert sum(check["package"] == "scipy" for check in described["packages"]) > 1
     assert table.count("│ scipy ") == 1  # under the first extra that requires it
+
+
+def test_the_machine(succeed, monkeypatch, tmp_path):
+    monkeypatch.setenv("SHARPMAX_CACHE", str(tmp_path))
+    (tmp_path / "file").write_bytes(bytes(3_000_000))
+    machine = json.loads(succeed("doctor", "--json").out)["machine"]
+    assert 1e8 < machine["available_bytes"] < machine["memory_bytes"]
+    assert machine["threads"] == torch.get_num_threads()
+    assert machine["cache_bytes"] == 3_000_000
+    text = succeed("doctor").out
+    assert f"{machine['memory_bytes'] / 1e9:.1f} GB" in text
+    assert f"{tmp_path}, 0.0 GB" in text
+    assert ("cuda" in text) == torch.cuda.is_available()
+    for name in ("memory", "device", "threads", "models"):
+        assert f"\n{name} " in text
 
 
 @pytest.mark.parametrize(("installed", "fits"), [("99.0", True), ("0.0.1", False), (None, False)])

@@ -365,3 +365,10 @@ def test_on_paper(open_page, pages):
     table = page.locator(".tall").first
     assert table.evaluate("one => one.scrollHeight <= one.clientHeight")
     assert len(page.pdf()) > 50_000
+    # Chromium repeats the headings of a table on each page, unless they stand in a button's box.
+    style = "one => getComputedStyle(one)"
+    head = page.locator(".numbers thead").first
+    assert head.evaluate(f"{style}.display") == "table-header-group"
+    assert head.locator("button").first.evaluate(f"{style}.display") == "contents"
+    for heading in page.locator("h2, h3").all():
+        assert heading.evaluate(f"{style}.breakAfter") == "avoid"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -37,11 +38,12 @@ def scan_model(
     text: object,
     lengths: object,
     policy: Policy | Calibration | str | None,
+    policy_label: str | None,
     report_progress: Report,
 ) -> list[Scan]:
     """Measure every head of a model on one input per length, also sharpened if asked to.
 
-    All but the first and the last two arguments come from the browser, and may be anything.
+    All but the first and the last three arguments come from the browser, and may be anything.
 
     Args:
         cache: Where the model is loaded.
@@ -50,6 +52,7 @@ def scan_model(
         text: The user's own text, for the prompt "text".
         lengths: Lengths as typed; empty for the defaults.
         policy: What to compare with the plain model; None for nothing.
+        policy_label: How the command line calls it.
         report_progress: Called with the share that is done.
 
     Returns:
@@ -72,7 +75,7 @@ def scan_model(
         def part(number: int) -> Report:
             return lambda share: lent.report((number + share) / len(policies))
 
-        return [
+        results = [
             scan(
                 model.get_encoder() if is_encoder_decoder(model) else model,
                 loaded.tokenizer,
@@ -86,6 +89,25 @@ def scan_model(
             )
             for number, one in enumerate(policies)
         ]
+    return [
+        _with_command(result, _command(name, prompt, result, label))
+        for result, label in zip(results, (None, policy_label), strict=False)
+    ]
+
+
+def _command(name: object, prompt: str, result: Scan, policy: str | None) -> str:
+    """Return the command that makes the same scan without the explorer."""
+    words = ["sharpmax", "scan", str(name).strip(), "--prompt", prompt]
+    if prompt == "text":
+        words += ["--text", "FILE"]
+    words += ["--lengths", ",".join(map(str, result.lengths))]
+    return shlex.join(words + (["--policy", policy] if policy else []))
+
+
+def _with_command(result: Scan, command: str) -> Scan:
+    provenance = result.provenance.model_copy(update={"command": command})
+    copy = result.model_copy(update={"provenance": provenance})
+    return copy.with_arrays(**result.arrays)
 
 
 def render_scans(results: list[Scan]) -> Markup:

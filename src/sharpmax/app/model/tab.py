@@ -90,7 +90,7 @@ def build_scan_tab(
     ) -> Iterator[dict[str, str]]:
         def work(report: Report) -> Any:
             policy = None if compared == NOTHING else policies.find(compared, None)
-            return scan_model(cache, name, prompt, text, lengths, policy, report)
+            return scan_model(cache, name, prompt, text, lengths, policy, str(compared), report)
 
         yield from follow_job(request, SCAN, "Scanning:", work, render_scans)
 

@@ -1,4 +1,4 @@
-"""`sharpmax doctor`: list installed and missing packages, and how to install the missing ones."""
+"""`sharpmax doctor`: the machine, installed and missing packages, and how to install those."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sharpmax import __version__
+from sharpmax.cli.machine import describe_machine, machine_lines
 
 EXTRAS = {
     "cli": "this command, results and pictures",
@@ -56,8 +57,9 @@ def doctor(
 ) -> None:
     """Check the installation, and say what to install.
 
-    Lists the installed version of every package, and for each missing extra what it adds and how to
-    install it.
+    Shows what models will run on (device, memory, threads) and which models are on this machine.
+    Then lists the installed version of every package, and for each missing extra what it adds and
+    how to install it.
     """
     checks = check_packages()
     if as_json:
@@ -65,11 +67,16 @@ def doctor(
             "sharpmax": __version__,
             "python": platform.python_version(),
             "platform": platform.platform(),
+            "machine": describe_machine(),
             "packages": [check._asdict() for check in checks],
         }
         typer.echo(json.dumps(description, indent=1))
         return
     typer.echo(f"sharpmax {__version__}, Python {platform.python_version()}, {platform.platform()}")
+    lines = machine_lines(describe_machine())
+    width = max(len(name) for name, _ in lines)
+    for name, value in lines:
+        typer.echo(f"{name:{width}}  {value}")
     Console().print(_table(checks))
     incomplete = {check.extra for check in checks if not check.fits}
     for extra, purpose in EXTRAS.items():
