@@ -127,6 +127,7 @@ PAPERS = (
         numbers.corollary,
         "said without a number",
         ONE_TEXT,
+        brief=True,
     ),
     _figure(
         2,
