@@ -127,7 +127,6 @@ PAPERS = (
         numbers.corollary,
         "said without a number",
         ONE_TEXT,
-        brief=True,
     ),
     _figure(
         2,
