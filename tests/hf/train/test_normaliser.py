@@ -17,7 +17,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 import sharpmax as sx
 import sharpmax.hf as shf
 from hf.families import FAMILIES, assert_close, assert_far, is_real, run
-from hf.small import llama, random_tokens
+from hf.small import llama, random_tokens, tokenizer
 from hf.train.literal import eager_logits
 from hf.train.tiny import make_trainer, weights
 from sharpmax import UserError
@@ -236,6 +236,17 @@ def test_saved_and_loaded(tmp_path, normaliser):
     again = shf.load_with_normaliser(tmp_path / "again").eval()
     assert torch.equal(run(again, tokens), run(model, tokens))
     assert normaliser_of(make_llama()) is None
+
+
+def test_load_finds_the_normaliser_and_a_scan_refuses_it(tmp_path):
+    model = give_each_head_values(shf.with_normaliser(make_llama(), "scalable-softmax"))
+    model.save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    loaded, tokens = shf.load(str(tmp_path)), {"input_ids": random_tokens(2, 13)}
+    assert torch.equal(run(loaded.model, tokens), run(model, tokens))
+    for verb in (lambda: shf.scan(loaded.model, loaded.tokenizer, [8]), lambda: shf.certify(model)):
+        with pytest.raises(UserError, match=r"has a normaliser of its own .* defined for softmax"):
+            verb()
 
 
 def test_from_pretrained_beside_sharpmax_does_not_run_softmax(tmp_path):
