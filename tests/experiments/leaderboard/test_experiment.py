@@ -130,7 +130,7 @@ def test_progress_covers_every_trial_once(made):
 def test_finished_trials_are_kept_and_lost_ones_run_again(made, monkeypatch):
     """As after a kill: one trial without its result, and without one of its trainings."""
     folder, result, _ = made
-    one = Trial("softmax", "max", False, BUDGET, folder)
+    one = Trial("softmax", "max", False, BUDGET, folder, SMALL.methods)
     rate = json.loads(one.path.read_text())["learning_rate"]
     one.path.unlink()
     TrainingJob(one.training(BUDGET.steps, rate), 1, folder).path.unlink()

@@ -69,7 +69,12 @@ def test_results_of_other_budgets_have_other_files(tmp_path):
 
 def test_only_softmax_heads_are_evaluated_with_drop_in_methods(tmp_path):
     assert list(Trial("hard", "max", False, BUDGET, tmp_path).methods) == ["hard"]
-    assert {"softmax", "hard"} < set(Trial("softmax", "max", False, BUDGET, tmp_path).methods)
+    every = Trial("softmax", "max", False, BUDGET, tmp_path)
+    assert {"softmax", "hard"} < set(every.methods)
+    assert list(every._replace(put_in=()).methods) == ["softmax"]
+    some = every._replace(put_in=("hard", "differential"))  # the latter cannot be put in
+    assert list(some.methods) == ["softmax", "hard"]
+    assert some.path != every.path
 
 
 def test_the_shares_of_the_parts_cover_the_whole(tmp_path):

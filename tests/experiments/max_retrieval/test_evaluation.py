@@ -87,6 +87,25 @@ def test_answers_and_weights_are_those_of_the_model(weights, evaluated):
     assert shares[-1] == 1.0
 
 
+@pytest.mark.parametrize("name", ["softmax", "stieltjes", "differential"])
+def test_large_sets_give_the_same_answers_without_their_hidden_vectors(name, monkeypatch):
+    """Of several chunks, the last one partly empty; also for two rows of logits."""
+    design = DESIGNS[name]
+    weights = {
+        key: np.asarray(array)
+        for key, array in model.initial_weights(jax.random.key(0), design).items()
+    }
+    changes = {"design": design, "sizes": (2_500,), "sets": 3, "task": "max"}
+    changes |= {"methods": {name: design.normaliser}}
+    whole = evaluate(weights, **changes)
+    monkeypatch.setattr(evaluation, "HELD_ITEMS", 0)
+    jax.clear_caches()
+    streamed = evaluate(weights, **changes)
+    np.testing.assert_array_equal(streamed.correct[name], whole.correct[name])
+    np.testing.assert_allclose(streamed.weight[name], whole.weight[name], rtol=1e-3, atol=1e-7)
+    np.testing.assert_allclose(streamed.entropy, whole.entropy, rtol=1e-4)
+
+
 def test_chunks_change_nothing(weights, evaluated, monkeypatch):
     methods = {name: METHODS[name] for name in ("plain", "argmax")}
     monkeypatch.setattr(evaluation, "CHUNK", 64)  # five chunks, the last one short

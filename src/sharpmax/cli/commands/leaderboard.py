@@ -55,6 +55,19 @@ def leaderboard(
         int | None,
         typer.Option(help="Steps per training, a multiple of 100. Default: 5000.", metavar="N"),
     ] = None,
+    size: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Items of the sets on which heads are evaluated, smallest first. Repeat for "
+            "several. Default: 16, 64, ..., 16384.",
+            metavar="N",
+            min=5,
+        ),
+    ] = None,
+    sets: Annotated[
+        int | None,
+        typer.Option(help="Sets per size and seed. Default: 256.", metavar="N", min=1),
+    ] = None,
     seeds: Annotated[
         int | None,
         typer.Option(help="Number of seeds, starting at 0. Default: 3.", metavar="N", min=1),
@@ -99,6 +112,8 @@ def leaderboard(
         budget = replace(
             default.budget,
             steps=default.budget.steps if steps is None else steps,
+            sizes=default.budget.sizes if size is None else tuple(sorted(set(size))),
+            sets=default.budget.sets if sets is None else sets,
             seeds=default.budget.seeds if seeds is None else tuple(range(seeds)),
         )
         config = experiment.Config(

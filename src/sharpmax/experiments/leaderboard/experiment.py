@@ -126,7 +126,10 @@ def run(
 
 def _trial(entry: Entry, config: Config, folder: Path) -> Trial:
     augmented = TRACKS[entry.track].augmented
-    return Trial(entry.trains, entry.task, augmented, config.budget, folder)
+    tracks = [TRACKS[name] for name in config.tracks]
+    puts_in = any(not track.own and track.augmented == augmented for track in tracks)
+    put_in = config.methods if puts_in and entry.trains == BASELINE else ()
+    return Trial(entry.trains, entry.task, augmented, config.budget, folder, put_in)
 
 
 def _run_trials(

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sharpmax.experiments.jobs import ReportShare
-from sharpmax.experiments.leaderboard.entries import BASELINE, drop_in_methods
+from sharpmax.experiments.leaderboard.entries import BASELINE, METHODS, drop_in_methods
 from sharpmax.experiments.max_retrieval.evaluation import (
     Evaluation,
     EvaluationJob,
@@ -79,6 +79,8 @@ class Trial(NamedTuple):
     augmented: bool
     budget: Budget
     folder: Path
+    put_in: tuple[str, ...] = METHODS
+    """Methods that are put into its heads, if they are those of softmax and the method can be."""
 
     def training(self, steps: int, rate: float) -> Training:
         """Return the settings of one training."""
@@ -94,9 +96,12 @@ class Trial(NamedTuple):
 
     @property
     def methods(self) -> dict[str, Normaliser]:
-        """The methods its heads are evaluated with; for softmax also all drop-in methods."""
+        """The methods its heads are evaluated with."""
         own = {self.design: DESIGNS[self.design].normaliser}
-        return own if self.design != BASELINE else own | drop_in_methods()
+        if self.design != BASELINE:
+            return own
+        known = drop_in_methods()
+        return own | {name: known[name] for name in known if name in self.put_in}
 
     @property
     def path(self) -> Path:

@@ -1,12 +1,13 @@
 """Evaluate trained heads on sets of any size, with several methods of giving weights at once.
 
 Every method answers the same sets, whose hidden vectors are computed once. A few sets are evaluated
-at a time, so that sets of 16,384 items cost time but not memory.
+at a time. For sets with more than 16,384 items the hidden vectors are computed twice instead of
+kept, so that a million items cost time but not memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +25,7 @@ from sharpmax.experiments.max_retrieval.model import (
     PAPER_DESIGN,
     WIDTH,
     Design,
+    Encoded,
     Normaliser,
     Weights,
     bind_normaliser,
@@ -40,6 +42,9 @@ ITEMS_AT_ONCE = 4_096
 
 CHUNK = 1_024
 """Items of a set that are encoded together."""
+
+HELD_ITEMS = 16_384
+"""Items whose hidden vectors are kept, 8 MB, while the normaliser turns logits into weights."""
 
 TINY = float(np.finfo(np.float32).tiny)
 """Smallest divisor, for sets whose weights are all 0."""
@@ -164,12 +169,14 @@ def _answer(
 ) -> dict[str, Array]:
     """Return the fields of `Evaluation` for these sets; methods are the first axis of some."""
     sets, chunks = _split_items(sets)
-    encoded = encode(weights, chunks, design, scaled=scaled)
-    rows = [logits.reshape(sets.priority.shape) for logits in encoded.logits]
+    encode_chunks = partial(encode, weights, design=design, scaled=scaled)
+    look = _hold if chunks.priority.size <= HELD_ITEMS else _stream
+    by_row, pool = look(encode_chunks, chunks)
+    rows = [logits.reshape(sets.priority.shape) for logits in by_row]
     bound = [bind_normaliser(weights, replace(design, normaliser=method)) for method in methods]
     attention = jnp.stack([method(*rows, where=sets.present) for method in bound])
     by_chunk = attention.reshape(len(methods), *chunks.priority.shape)
-    pooled = jnp.einsum("mpi,pih->mph", by_chunk, encoded.hidden)
+    pooled = pool(by_chunk)
     pooled = jnp.sum(pooled.reshape(len(methods), len(sets.query), -1, WIDTH), axis=2)
     logits, size = rows[0], jnp.abs(attention)
     classes = classify(weights, pooled, jnp.sum(attention, axis=-1), design)
@@ -184,6 +191,37 @@ def _answer(
         "argmax_correct": top_label == sets.answer,
         "argmax_is_maximum": top == best,
     }
+
+
+Pool = Callable[[Array], Array]
+"""From weights [methods chunks items] to weighted sums of hidden vectors [methods chunks width]."""
+
+
+def _hold(
+    encode_chunks: Callable[[data.Sets], Encoded], chunks: data.Sets
+) -> tuple[tuple[Array, ...], Pool]:
+    """Return the logits of all chunks, and what sums their hidden vectors, which are kept."""
+    encoded = encode_chunks(chunks)
+    return encoded.logits, lambda weights: jnp.einsum("mpi,pih->mph", weights, encoded.hidden)
+
+
+def _stream(
+    encode_chunks: Callable[[data.Sets], Encoded], chunks: data.Sets
+) -> tuple[tuple[Array, ...], Pool]:
+    """Return the same as `_hold`, but encode each chunk again for the sums."""
+
+    def encode_one(chunk: data.Sets) -> Encoded:
+        return encode_chunks(jax.tree.map(lambda array: array[None], chunk))
+
+    def pool(weights: Array) -> Array:
+        def sum_one(pair: tuple[data.Sets, Array]) -> Array:
+            chunk, its_weights = pair
+            return its_weights @ encode_one(chunk).hidden[0]
+
+        sums = jax.lax.map(sum_one, (chunks, jnp.moveaxis(weights, 1, 0)))
+        return jnp.moveaxis(sums, 0, 1)
+
+    return jax.lax.map(lambda chunk: encode_one(chunk).logits, chunks), pool
 
 
 def _split_items(sets: data.Sets) -> tuple[data.Sets, data.Sets]:
