@@ -17,7 +17,7 @@ def test_without_results_it_says_so():
 def test_tables_and_what_is_missing():
     results = defaultdict(lambda: None, {"study.json": study(finished=False)})
     text = study_tables.study(results)
-    assert "- tune helps smollm2." in text
+    assert "- For smollm2, tune helps." in text
     assert "- Not measured yet for gemma-3-270m: 6 of 6 cells of RULER." in text
     assert "| smollm2 | tune | +30.0 (+25.0 to +35.0) | 0.004 | 7.0 / 10.0 |" in text
     assert "| lookup | 32 | 50.0 (45.0 to 55.0) | 50.0 (45.0 to 55.0) |" in text

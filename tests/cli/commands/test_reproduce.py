@@ -97,7 +97,7 @@ def test_the_study_takes_a_model_and_keeps_its_measurements_beside_the_result(
         "folder": tmp_path / "study",
         "model": "smollm2",
     }
-    assert "tune helps smollm2." in finished.out
+    assert "For smollm2, tune helps." in finished.out
     assert Result.load(tmp_path / "study.json").kind == "study"
 
 

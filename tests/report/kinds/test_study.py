@@ -13,15 +13,15 @@ from sharpmax.results import Result
 def test_sentences_say_who_is_helped_and_what_is_missing():
     text = " ".join(report.describe(study()).sentences)
     assert "The plain smollm2 scores 50.0 % on lookup and 50.0 % on RULER." in text
-    assert "tune helps smollm2." in text
-    assert "adaptive temperature harms gemma-3-270m." in text
+    assert "For smollm2, tune helps." in text
+    assert "For gemma-3-270m, adaptive temperature does harm." in text
     assert "Not measured yet" not in text
     content = report.describe(study(finished=False))
     text = " ".join(content.sentences)
-    assert "tune helps gemma-3-270m." not in text
+    assert "For gemma-3-270m, tune helps." not in text
     assert "Not measured yet for gemma-3-270m: 6 of 6 cells of RULER." in text
     assert content.verdict.sentence == (
-        "Of 4 pairs of model and condition, 1 help, 2 do harm and 1 are unfinished."
+        "4 pairs of model and condition: benefit in 1, harm in 2 and unfinished in 1."
     )
     assert content.verdict.command == "sharpmax reproduce study"
 

@@ -65,15 +65,15 @@ def _answers(study: schemas.Study) -> list[str]:
     """Say for each model which conditions help and which harm."""
     sentences = []
     for model in study.models:
-        for verdict, verb in (("helps", "helps"), ("harms", "harms")):
+        for verdict, verbs in (("helps", ("helps", "help")), ("harms", ("does harm", "do harm"))):
             conditions = [
                 name(row.condition)
                 for row in study.verdicts
                 if (row.model, row.verdict) == (model, verdict)
             ]
             if conditions:
-                verb = verb if len(conditions) == 1 else verb.removesuffix("s")
-                sentences.append(f"{join(conditions)} {verb} {model}.")
+                verb = verbs[len(conditions) > 1]
+                sentences.append(f"For {model}, {join(conditions)} {verb}.")
     return sentences
 
 
@@ -109,13 +109,13 @@ def _verdict(study: schemas.Study) -> Verdict:
         return Verdict(
             "neutral", "Nothing has been compared yet.", command="sharpmax reproduce study"
         )
-    clear = [
-        f"{counts[verdict]} {word}"
-        for verdict, word in zip(VERDICTS, ("help", "do harm", "are undecided", "are unfinished"),
-                                 strict=True)
+    names = ("benefit", "harm", "undecided", "unfinished")
+    found = [
+        f"{word} in {counts[verdict]}"
+        for verdict, word in zip(VERDICTS, names, strict=True)
         if counts[verdict]
-    ]  # fmt: skip
-    sentence = f"Of {plural(len(study.verdicts), 'pair')} of model and condition, {join(clear)}."
+    ]
+    sentence = f"{plural(len(study.verdicts), 'pair')} of model and condition: {join(found)}."
     command = "sharpmax reproduce study" if counts["unfinished"] else "sharpmax tune MODEL"
     return Verdict("mixed" if counts["helps"] else "neutral", sentence, command=command)
 
