@@ -319,6 +319,13 @@ def test_a_phone_needs_no_scrolling_sideways(open_page, pages):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("width", [1000, 1200, 1500])
+def test_wide_tables_do_not_widen_the_page(open_page, pages, width):
+    watched = open_page(pages["all"], width=width, height=844)
+    assert watched.fits()
+
+
+@pytest.mark.slow
 def test_text_of_a_result_is_shown_and_not_run(open_page, pages):
     watched = open_page("about:blank")
     asked = []
