@@ -6,6 +6,7 @@ Sentences that a report has too come from `sharpmax.report.kinds`.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from sharpmax.report.kinds import (
 )
 from sharpmax.report.kinds import corollary as corollary_kind
 from sharpmax.report.kinds.scan_view import ScanView
-from sharpmax.report.numbers import plural, points, share
+from sharpmax.report.numbers import join, plural, points, share
 from sharpmax.report.palette import name
 from sharpmax.results import Calibration, Result, schemas
 
@@ -251,6 +252,14 @@ def scanned(result: Result) -> str:
     view = ScanView.of(result)
     tokens = view.scan.tokens
     return f"{scan.label_counts(view).rstrip('.')} ({tokens[0]} to {tokens[-1]:,} tokens)"
+
+
+def laws(result: Result) -> str:
+    view = ScanView.of(result)
+    measured = [head.law for head in view.heads if head.law in scan.LAWS]
+    counts = Counter(measured)
+    parts = [f"{counts[law]} {words}" for law, words in scan.LAWS.items() if counts[law]]
+    return f"of {len(measured)} heads, {join(parts)}"
 
 
 def model_name(result: Result) -> str:

@@ -387,6 +387,13 @@ OURS = (
         numbers.scanned,
     ),
     Claim(
+        "By which law SmolLM2's heads would have to be sharpened to stay focused",
+        "read_a_scan.md#which-law-would-hold-the-focus",
+        "growth/scan.json",
+        "sharpmax scan smollm2 --lengths 8,16,32,64,128,256 --out results/growth",
+        numbers.laws,
+    ),
+    Claim(
         "A scan, as a ratio to a plain pass of the model",
         "benchmarks.md#scan",
         "bench_scan.json",
