@@ -24,7 +24,8 @@ class StatisticsLog:
     """Write a training's attention statistics to a file as they come, and find alarms.
 
     The first line says what was measured. Each further line is a sample: its step, its alarms, and
-    a list [layer][head] of each statistic. A killed training loses no finished sample.
+    each statistic as a list of layers with a list of heads. A killed training loses no finished
+    sample.
 
     Args:
         path: The file, such as `statistics.jsonl`.
