@@ -92,7 +92,7 @@ ATTENTION = {
 
 
 HF = {
-    "sharpen": f"(model, policy={sx.PAPER!r}, *, layers=None, heads=None)",
+    "sharpen": "(model, policy='tuned', *, layers=None, heads=None)",
     "scan": "(model, tokenizer, lengths=None, prompt='max', *, text=None, layers=None, heads=None, "
     "policy=None, seed=0, name=None, notes=(), resume=None, progress=None)",
     "certify": "(model, *, scan=None, name=None, notes=())",
@@ -104,7 +104,7 @@ HF = {
     "calibrate": "(model, tokenizer, task='lookup', *, choose='answers', short=None, long=None, "
     "prompts=16, questions=None, seed=1, name=None, resume=None, progress=None)",
     "Condition": "(policy, layers=None, heads=None)",
-    "register": f"(policy={sx.PAPER!r})",
+    "register": "(policy='beside')",
     "load": "(name='smollm2', *, device='auto', device_map=None, max_memory=None, "
     "tensor_parallel=False, dtype='auto', allow_pickle=False, trust_remote_code=False, "
     "report=None)",

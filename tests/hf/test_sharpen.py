@@ -99,7 +99,7 @@ def test_undone_bit_for_bit_also_after_an_error(model, implementation):
         answer(model)
         raise KeyError
 
-    with pytest.raises(KeyError), shf.sharpen(model):
+    with pytest.raises(KeyError), shf.sharpen(model, sx.PAPER):
         fails()
     assert torch.equal(answer(model), before)
     assert model.config._attn_implementation == implementation
@@ -222,7 +222,7 @@ def test_generate_with_caches_and_padding(model):
     padded = TOKENS.clone()
     padded[1, :5] = 0
     mask = (padded != 0).long()
-    with shf.sharpen(model):
+    with shf.sharpen(model, sx.PAPER):
         kinds = {
             kind: model.generate(
                 padded, attention_mask=mask, max_new_tokens=5, do_sample=False, **options
@@ -268,14 +268,14 @@ def test_rates_that_are_learned_have_a_gradient_on_short_inputs_too(model):
 
 def test_training_has_gradients_through_the_policy(model):
     model.train()
-    with shf.sharpen(model):
+    with shf.sharpen(model, sx.PAPER):
         loss = model(TOKENS, labels=TOKENS).loss
     loss.backward()
     weight = model.model.layers[0].self_attn.q_proj.weight
     exact = weight.grad[3, 5].item()
     sides = []
     for step in (1e-2, -1e-2):
-        with torch.no_grad(), shf.sharpen(model):
+        with torch.no_grad(), shf.sharpen(model, sx.PAPER):
             weight[3, 5] += step
             sides.append(model(TOKENS, labels=TOKENS).loss.item())
             weight[3, 5] -= step
@@ -296,7 +296,7 @@ def test_training_has_gradients_through_the_policy(model):
 )
 def test_mistakes_are_named_and_change_nothing(model, options, error, message):
     before = model.config._attn_implementation
-    with pytest.raises(error) as caught, shf.sharpen(model, **options):
+    with pytest.raises(error) as caught, shf.sharpen(model, **{"policy": sx.PAPER, **options}):
         pass
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -315,7 +315,7 @@ def test_heads_mean_nothing_in_layers_of_different_sizes(model):
 def test_something_else_than_a_model():
     with (
         pytest.raises(UserError, match="expected a transformers model"),
-        shf.sharpen(torch.nn.ReLU()),
+        shf.sharpen(torch.nn.ReLU(), sx.PAPER),
     ):
         pass
 
@@ -336,7 +336,10 @@ def test_a_model_that_runs_without_reaching_its_layers_is_reported(model, monkey
     monkeypatch.setattr(
         type(model.model.layers[0]), "forward", lambda self, hidden, **options: hidden
     )
-    with pytest.raises(UserError, match="none of its attention layers called"), shf.sharpen(model):
+    with (
+        pytest.raises(UserError, match="none of its attention layers called"),
+        shf.sharpen(model, sx.PAPER),
+    ):
         answer(model)
 
 
@@ -345,13 +348,13 @@ def test_its_own_length_temperature_is_mentioned():
     model = llama(rope_parameters=yarn | {"original_max_position_embeddings": 128})
     with (
         pytest.warns(shf.LengthTemperatureWarning, match="rope_type=yarn") as caught,
-        shf.sharpen(model),
+        shf.sharpen(model, sx.PAPER),
     ):
         pass
     assert caught[0].filename == __file__  # it points at the user's line
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with shf.sharpen(llama()):
+        with shf.sharpen(llama(), sx.PAPER):
             pass
 
 

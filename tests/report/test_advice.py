@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 import typer
 
 from report.published import everything, first_of
+from sharpmax import hf as shf
 from sharpmax import report
+from sharpmax.app.model.example import load_example
 from sharpmax.cli.program import program
 from sharpmax.report.kinds import calibration as calibration_kind
 from sharpmax.report.kinds import evaluate, figure1, scan
@@ -66,6 +69,23 @@ def test_no_advice_names_a_policy_that_did_not_help():
             if isinstance(result, Calibration):
                 continue  # it asks to test that very file
             assert policy.removesuffix(".json") in helping(), name
+
+
+def test_what_a_model_is_sharpened_with_by_default_is_what_helped():
+    """Functions, commands and the explorer begin with a calibration, not with the paper's policy."""
+    for function in (shf.sharpen, shf.apply):
+        assert inspect.signature(function).parameters["policy"].default in helping()
+    for command in ("evaluate", "lm-eval"):
+        (option,) = [
+            option
+            for option in typer.main.get_command(program).commands[command].params
+            if option.name == "policy"
+        ]
+        said = re.search(r"Default: ([\w-]+)|^([\w-]+)$", option.help or "")
+        default = option.default or (said and said[1])
+        assert default in helping(), command
+    assert inspect.signature(shf.register).parameters["policy"].default == "beside"
+    assert next(iter(load_example()["conditions"])) in helping()
 
 
 def test_the_advice_of_a_scan_is_what_helped():

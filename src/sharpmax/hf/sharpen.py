@@ -27,8 +27,8 @@ from sharpmax.hf.patch.layers import (
 from sharpmax.hf.patch.parity import require_support
 from sharpmax.hf.patch.scope import Rule
 from sharpmax.hf.patch.wrappers import unwrap_model
-from sharpmax.hf.tune.calibration import Calibration, find_calibration
-from sharpmax.policies import PAPER, Policy
+from sharpmax.hf.tune.calibration import TUNED, Calibration, find_calibration
+from sharpmax.policies import Policy
 from sharpmax.results.calibration import EXPORT_MARK
 
 
@@ -42,7 +42,7 @@ class OtherWeightsWarning(UserWarning):
 
 def sharpen(
     model: PreTrainedModel,
-    policy: Policy | Calibration | str | Path = PAPER,
+    policy: Policy | Calibration | str | Path = TUNED,
     *,
     layers: Collection[int] | None = None,
     heads: Collection[int] | None = None,
@@ -70,8 +70,8 @@ def sharpen(
         model: A transformers model, or a PEFT, DistributedDataParallel or `torch.compile`d model
             around one.
         policy: A `Calibration`, the path of its .json file, the name of one that comes with the
-            package (`"smollm2"`, or `"tuned"` for the one with this model's weights), or a
-            function of (entropy, count) that returns the inverse temperature.
+            package (`"smollm2"`, or `"tuned"`, the default, for the one with this model's weights),
+            or a function of (entropy, count) that returns the inverse temperature.
         layers: The numbers of the attention layers, negative ones from the end. None means all.
         heads: The numbers of the heads in each of these layers, negative ones from the end. None
             means all.
@@ -151,7 +151,7 @@ class Applied:
 
 def apply(
     model: PreTrainedModel,
-    policy: Policy | Calibration | str | Path = PAPER,
+    policy: Policy | Calibration | str | Path = TUNED,
     *,
     layers: Collection[int] | None = None,
     heads: Collection[int] | None = None,

@@ -10,8 +10,9 @@ import pytest
 import sharpmax.hf as shf
 from hf.small import llama, tokenizer
 from sharpmax import PAPER, Constant
-from sharpmax.hf.evaluate.scoring import score_reference
+from sharpmax.hf.evaluate.scoring import score_answers, score_reference
 
+PAPER_OPTION = ["--policy", "paper"]
 SMALL = ["--lengths", "2,3", "--prompts", "6", "--questions", "1"]
 
 
@@ -61,14 +62,14 @@ def test_an_interrupted_evaluation_resumes(folder, tmp_path, run, succeed, monke
         if len(calls) == 9:
             raise KeyboardInterrupt
         calls.append(1)
-        return score_reference(*arguments)
+        return score_answers(*arguments)
 
     out = tmp_path / "out"
-    monkeypatch.setattr(module, "score_reference", interrupt)
-    assert run("evaluate", folder, *SMALL, "--out", out).code == 130
+    monkeypatch.setattr(module, "score_answers", interrupt)
+    assert run("evaluate", folder, *SMALL, *PAPER_OPTION, "--out", out).code == 130
     assert (out / "evaluate_lookup.part.json").exists()
-    monkeypatch.setattr(module, "score_reference", score_reference)
-    succeed("evaluate", folder, *SMALL, "--out", out)
+    monkeypatch.setattr(module, "score_answers", score_answers)
+    succeed("evaluate", folder, *SMALL, *PAPER_OPTION, "--out", out)
     assert not list(out.glob("*.part*"))
 
 
@@ -76,15 +77,19 @@ def test_an_interrupted_evaluation_resumes(folder, tmp_path, run, succeed, monke
     ("arguments", "message"),
     [
         (["--task", "poem"], "unknown task 'poem': expected one of max, passkey, lookup"),
+        ([], "no tuned calibration comes with sharpmax for these weights"),
         (["--policy", "softest"], "unknown policy 'softest': expected one of paper"),
         (["--policy", "paper@x"], "--policy: expected whole numbers such as 0,4-7, got 'x'"),
         (["--policy", "paper@7"], "layers: no 7 among 3"),
         (["--policy", "none.json"], "none.json does not exist"),
         (["--policy", "paper", "--policy", "paper"], "have the same name"),
-        (["--lengths", "2,90"], "90 names make"),
-        (["--prompts", "5"], "prompts=5: no outcome of a paired test is significant"),
-        (["--questions", "3"], "asks for 3 different names of 2"),
-        (["--task", "max", "--questions", "2"], "'max' has one question per prompt"),
+        (["--lengths", "2,90", *PAPER_OPTION], "90 names make"),
+        (
+            ["--prompts", "5", *PAPER_OPTION],
+            "prompts=5: no outcome of a paired test is significant",
+        ),
+        (["--questions", "3", *PAPER_OPTION], "asks for 3 different names of 2"),
+        (["--task", "max", "--questions", "2", *PAPER_OPTION], "'max' has one question per prompt"),
     ],
 )
 def test_an_error_leaves_nothing(folder, tmp_path, fail, arguments, message):

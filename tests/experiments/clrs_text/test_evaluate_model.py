@@ -6,7 +6,7 @@ import pytest
 import torch
 from clrs_text.small import SAMPLE, TINY, gemma_folder
 
-from sharpmax import UserError
+from sharpmax import PAPER, UserError
 from sharpmax.experiments.clrs_text import evaluate_model
 from sharpmax.experiments.clrs_text.data import Sample, load_samples
 from sharpmax.experiments.clrs_text.model import initial_decoder, open_decoder
@@ -51,7 +51,7 @@ def test_batches_hold_questions_of_one_length_and_change_no_answer(decoder):
     assert firsts == sorted(firsts)
     alike = [example for example in examples if len(example.question) == firsts[0]]
     end = decoder.tokenizer.end_id
-    with sharpen(decoder.model):
+    with sharpen(decoder.model, PAPER):
         few, many = (
             evaluate_model.generate_answers(decoder.model, alike, end, batch=batch)
             for batch in (1, 64)

@@ -68,7 +68,7 @@ def run(model: Any, folder: Path, *, gradients: bool = True) -> dict[str, Any]:
     with torch.no_grad():
         answers["plain"] = model(tokens).logits
         for name, options in SHARPENED.items():
-            with shf.sharpen(model, **options):
+            with shf.sharpen(model, **{"policy": sx.PAPER, **options}):
                 answers[name] = model(tokens).logits
         calibration = make_calibration(model)
         handle = shf.apply(model, calibration)

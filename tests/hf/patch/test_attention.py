@@ -113,7 +113,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 interfaces = AttentionInterface(), AttentionMaskInterface()
 assert not [name for interface in interfaces for name in interface if "sharpmax" in name]
-sharpmax.hf.register()
+sharpmax.hf.register(sharpmax.PAPER)
 assert [[name for name in interface if "sharpmax" in name] for interface in interfaces] == [
     ["sharpmax"],
     ["sharpmax"],
@@ -128,7 +128,7 @@ def test_attention_and_masks_are_registered_together(original):
     name = IMPLEMENTATION if original == "sharpmax" else patched_name(original)
     AttentionInterface._global_mapping.pop(name, None)
     AttentionMaskInterface._global_mapping.pop(name, None)
-    shf.register() if original == "sharpmax" else patched_name(original)
+    shf.register(sx.PAPER) if original == "sharpmax" else patched_name(original)
     assert AttentionInterface()[name].func in (attend, attend_patched)
     assert name in AttentionMaskInterface()
     assert original_name(name) == original

@@ -203,7 +203,7 @@ def test_a_model_that_does_not_agree_with_eager_attention_is_refused_by_name(fla
     match = rf"^Toy \(toy\) is not among the tested architectures, and .*{reason}.*: not supported$"
     for dtype in DTYPES:
         model = toy(flaw, dtype)
-        with pytest.raises(sx.UserError, match=match), shf.sharpen(model):
+        with pytest.raises(sx.UserError, match=match), shf.sharpen(model, sx.PAPER):
             pass
         assert model.config._attn_implementation == "sdpa"
         assert_nothing_is_patched()
@@ -213,7 +213,7 @@ def test_a_model_that_does_not_agree_with_eager_attention_is_refused_by_name(fla
 def test_a_model_that_calls_another_kernel_is_refused_by_name(flaw):
     model = toy(flaw)
     match = r"Toy: ToyDirectAttention at layers.\d does not call transformers' AttentionInterface"
-    with pytest.raises(sx.UserError, match=match), shf.sharpen(model):
+    with pytest.raises(sx.UserError, match=match), shf.sharpen(model, sx.PAPER):
         pass
     answer(model)  # it works, so nothing else would have told
 
@@ -221,7 +221,10 @@ def test_a_model_that_calls_another_kernel_is_refused_by_name(flaw):
 def test_a_model_without_attention_is_refused_by_name():
     model = toy()
     model.layers = nn.ModuleList()
-    with pytest.raises(sx.UserError, match="Toy: none of its layers calls"), shf.sharpen(model):
+    with (
+        pytest.raises(sx.UserError, match="Toy: none of its layers calls"),
+        shf.sharpen(model, sx.PAPER),
+    ):
         pass
 
 
@@ -235,7 +238,10 @@ def test_a_model_that_reads_no_tokens_is_refused():
     model = transformers.DeiTModel(
         transformers.DeiTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
     )
-    with pytest.raises(sx.UserError, match="it reads pixel_values, which"), shf.sharpen(model):
+    with (
+        pytest.raises(sx.UserError, match="it reads pixel_values, which"),
+        shf.sharpen(model, sx.PAPER),
+    ):
         pass
 
 
@@ -250,10 +256,10 @@ def test_a_model_is_checked_once(monkeypatch):
 
     monkeypatch.setattr(parity, "find_difference", counted)
     for _ in range(2):
-        with shf.sharpen(model):
+        with shf.sharpen(model, sx.PAPER):
             pass
     assert calls == [model]
-    with shf.sharpen(toy()):  # another one of the same type
+    with shf.sharpen(toy(), sx.PAPER):  # another one of the same type
         pass
     assert len(calls) == 2
 
@@ -261,7 +267,7 @@ def test_a_model_is_checked_once(monkeypatch):
 def test_a_checked_model_follows_its_implementation_outside_of_blocks():
     """The state of its layers stays, but must not count as a patch."""
     model = toy()
-    with shf.sharpen(model):
+    with shf.sharpen(model, sx.PAPER):
         pass
     plain = answer(model)
     shf.register(sx.Constant(3.0))
@@ -271,7 +277,7 @@ def test_a_checked_model_follows_its_implementation_outside_of_blocks():
 
 def test_a_tested_family_is_not_checked(monkeypatch):
     monkeypatch.setattr(parity, "find_difference", None)
-    with shf.sharpen(FAMILIES["Llama"].make()):
+    with shf.sharpen(FAMILIES["Llama"].make(), sx.PAPER):
         pass
 
 
@@ -400,7 +406,7 @@ def test_an_architecture_that_passes(name):
 def test_an_architecture_that_is_refused(name):
     *made, reason = NOT_PASSING[name]
     model = small(name, *made)
-    with pytest.raises(sx.UserError, match=rf"^{name}\b.*{reason}"), shf.sharpen(model):
+    with pytest.raises(sx.UserError, match=rf"^{name}\b.*{reason}"), shf.sharpen(model, sx.PAPER):
         pass
 
 

@@ -38,7 +38,7 @@ def evaluate(
         list[str] | None,
         typer.Option(
             help=f"What to compare with plain attention: {CONDITION_HELP} Repeat for several. "
-            "Default: paper.",
+            "Default: tuned.",
             metavar="POLICY",
         ),
     ] = None,
@@ -97,7 +97,7 @@ def evaluate(
     stem = out / f"evaluate_{task_file_name(task)}"
     with claim_files(result_files(stem), overwrite) as claim:
         selected_lengths = parse_length_option("--lengths", lengths)
-        conditions = dict(parse_condition(text) for text in policy or ["paper"])
+        conditions = dict(parse_condition(text) for text in policy or ["tuned"])
         if policy is not None and len(conditions) < len(policy):
             raise UserError(f"--policy: two of {', '.join(policy)} have the same name")
         joined = None if tensor_parallel else join_processes(processes)

@@ -19,7 +19,7 @@ from sharpmax.hf.patch.layers import bind_policy
 from sharpmax.hf.patch.masks import make_mask
 from sharpmax.hf.patch.scope import PLAIN, LayerState, Rule
 from sharpmax.hf.tune.calibration import Calibration
-from sharpmax.policies import PAPER, Policy
+from sharpmax.policies import Policy
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -31,7 +31,7 @@ CALIBRATION_FILE = "calibration.json"
 """Its name there."""
 
 
-def register(policy: Policy | Calibration | str | Path = PAPER) -> None:
+def register(policy: Policy | Calibration | str | Path = BESIDE) -> None:
     """Register `attn_implementation="sharpmax"` with transformers.
 
     Afterwards `from_pretrained`, `set_attn_implementation` and every tool that passes the name on
@@ -41,7 +41,7 @@ def register(policy: Policy | Calibration | str | Path = PAPER) -> None:
     Args:
         policy: A function of (entropy, count) that returns the inverse temperature, for all heads
             (`sharpmax.Constant(1.0)` is plain attention); a calibration or the path of its file; or
-            `"beside"` for the file `calibration.json` in the folder of each model.
+            `"beside"`, the default, for the file `calibration.json` in the folder of each model.
 
     Raises:
         TypeError: `policy` is none of these.

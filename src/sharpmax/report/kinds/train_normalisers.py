@@ -97,7 +97,7 @@ def _verdict(run: schemas.TrainNormalisers) -> Verdict:
                 f"{LOOKS[name].name}: tune found nothing to gain in {found_nothing} of "
                 f"{plural(len(units), 'model')}, which is then the softmax model."
             )
-    return Verdict("neutral", sentence, details)
+    return Verdict("neutral", sentence, details, "sharpmax reproduce train-normalisers")
 
 
 def _last_share(run: schemas.TrainNormalisers, name: str) -> str:

@@ -22,6 +22,9 @@ COLUMNS = 160
 LISTED = 50
 """Most alarms in the table."""
 
+NEXT = "sharpmax scan MODEL  # which heads of the trained model spread as inputs grow"
+"""What to type after a training."""
+
 
 def describe(result: Result) -> Content:
     training = schemas.TrainingStatistics.of(result)
@@ -57,6 +60,7 @@ def _verdict(training: schemas.TrainingStatistics) -> Verdict:
             "good",
             f"No head had a logit above {training.max_logit:g}, and no head's entropy collapsed "
             f"below {training.min_entropy:g} nats.",
+            command=NEXT,
         )
     counts = {
         "logits": f"had a logit above {training.max_logit:g}",
@@ -74,7 +78,7 @@ def _verdict(training: schemas.TrainingStatistics) -> Verdict:
         details.append(
             "Lower the learning rate, or bound the logits with sharpmax.hf.QKClipCallback."
         )
-    return Verdict("bad", f"{plural(len(training.alarms), 'alarm')}.", details)
+    return Verdict("bad", f"{plural(len(training.alarms), 'alarm')}.", details, NEXT)
 
 
 def _map(training: schemas.TrainingStatistics, name: str, values: np.ndarray) -> Frames:
