@@ -23,6 +23,7 @@ from sharpmax.report.kinds import (
     unknowns,
 )
 from sharpmax.report.kinds import corollary as corollary_kind
+from sharpmax.report.kinds.laws import LAWS
 from sharpmax.report.kinds.scan_view import ScanView
 from sharpmax.report.numbers import join, plural, points, share
 from sharpmax.report.palette import name
@@ -256,9 +257,9 @@ def scanned(result: Result) -> str:
 
 def laws(result: Result) -> str:
     view = ScanView.of(result)
-    measured = [head.law for head in view.heads if head.law in scan.LAWS]
+    measured = [head.law for head in view.heads if head.law in LAWS]
     counts = Counter(measured)
-    parts = [f"{counts[law]} {words}" for law, words in scan.LAWS.items() if counts[law]]
+    parts = [f"{counts[law]} {words}" for law, words in LAWS.items() if counts[law]]
     return f"of {len(measured)} heads, {join(parts)}"
 
 

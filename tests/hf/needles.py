@@ -11,11 +11,18 @@ import sharpmax.hf as shf
 from hf.small import llama, tokenizer
 from sharpmax.hf.evaluate.scoring import Scores
 from sharpmax.hf.tune.needle_rows import HIDDEN, NEEDLE, WINNERS, NeedleRows
+from sharpmax.theory.growth import GAPS
 
 # sharpmax.hf.diagnose is the function, so the module needs an explicit import.
 module = import_module("sharpmax.hf.tune.diagnose")
 
 LENGTHS = (2, 4, 8)
+
+
+def competitors(winner, length):
+    """Return as many tokens as the prompt has names, five nats below each answer ranked first."""
+    near = np.where(np.array(GAPS) > 5, 1 + 10 * LENGTHS[length], 1)
+    return np.where(winner[..., None] == NEEDLE, near, 0)
 
 
 def diagnosis(
@@ -44,7 +51,7 @@ def diagnosis(
             winner[:, 1, head] = np.where(first, NEEDLE, kind)
         rank = np.where(winner == NEEDLE, 1, np.where(winner == HIDDEN, 0, 5)).astype(np.int32)
         scores = Scores(first, np.zeros(2))
-        return NeedleRows(weight, weight, rank, winner, scores)
+        return NeedleRows(weight, weight, rank, winner, competitors(winner, length), scores)
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "measure_needle_rows", make_rows)

@@ -171,6 +171,9 @@ class RetrievalHead(Schema):
     layer: int
     head: int
     score: float
+    power: float | None = None
+    law: str = ""
+    """The law of sharpening that would hold the answer's weight; empty if not measured."""
     splits: list[NeedleSplit]
 
 

@@ -14,6 +14,8 @@ from hf.small import assert_nothing_is_patched, llama, tokenizer
 from sharpmax import Constant
 from sharpmax._errors import UserError
 from sharpmax.hf.tune.needle_rows import NEEDLE, WINNERS
+from sharpmax.theory import growth_power, name_law
+from sharpmax.theory.growth import GAPS
 
 SMALL = {"lengths": [2, 4], "prompts": 3, "questions": 2}
 
@@ -41,6 +43,19 @@ def test_a_head_that_always_ranks_it_first_loses_by_dispersion_alone(monkeypatch
     assert split["dispersion_share"] == pytest.approx(1)
     assert split["ranking"] == pytest.approx(0, abs=1e-12)
     assert split["dispersion_share_low"] == pytest.approx(1)
+
+
+def test_the_law_that_would_hold_a_head_is_that_of_its_competitors(monkeypatch):
+    """Twice as many tokens a fixed distance below the answer, at twice the length."""
+    result = diagnosis(monkeypatch, (0.9, 0.5, 0.2), (1, 1, 0.5))
+    for head in result.measurements["retrieval_heads"]:
+        tokens = [row["tokens"] for row in result.measurements["rows"]]
+        counts = [np.where(np.array(GAPS) > 5, 1 + 10 * length, 1) for length in LENGTHS]
+        assert head["power"] == pytest.approx(float(growth_power(tokens, np.array(counts))))
+        assert head["law"] == name_law(head["power"])
+    alone = diagnosis(monkeypatch, (0.9, 0.5, 0.2), (1, 0, 0))
+    assert [head["power"] for head in alone.measurements["retrieval_heads"]] == [None, None]
+    assert alone.measurements["retrieval_heads"][0]["law"] == "nothing competes"
 
 
 def test_a_head_that_ranks_others_first_loses_by_ranking_alone(monkeypatch):

@@ -24,6 +24,7 @@ from sharpmax.hf.tune.needle_rows import (
     needle_positions,
     token_kinds,
 )
+from sharpmax.theory.growth import GAPS
 
 CONTEXT = 12
 
@@ -82,6 +83,13 @@ def test_rows_are_those_of_eager_attention(name):
         winner = np.where(found, kind[weights.argmax(-1)], HIDDEN)
         np.testing.assert_array_equal(measured.winner[question], winner)
         hidden += (rank == 0).sum()
+        others = np.where((kind > REST) & (kind != FIRST) & visible, weights, 0.0)
+        for place in np.argwhere(rank == 1):
+            with np.errstate(divide="ignore"):
+                gaps = np.log(best[*place]) - np.log(others[*place])
+            expected = 1 + (gaps[:, None] <= np.array(GAPS)).sum(0)
+            assert np.abs(measured.competitors[question][*place] - expected).max() <= 1  # rounding
+        assert (measured.competitors[question][rank != 1] == 0).all()
     assert np.ptp(measured.weight) > 0.01
     assert (hidden > 0) == (name in ("Mistral", "Gemma 2", "Gemma 3", "gpt-oss"))
 

@@ -44,6 +44,8 @@ from sharpmax.hf.tune.needle_rows import (
 )
 from sharpmax.policies import Policy
 from sharpmax.results import Result, Stopwatch
+from sharpmax.theory import growth_power, name_law
+from sharpmax.theory.growth import GAPS
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -67,7 +69,9 @@ class Diagnosis(Result):
 
     `measurements["rows"]` has one row per length, which `row` looks up.
     `measurements["retrieval_heads"]` has the same numbers for each of these heads. The arrays
-    `weight`, `answer_weight`, `rank` and `winner` hold every head and question.
+    `weight`, `answer_weight`, `rank` and `winner` hold every head and question, and `competitors`
+    [length, layer, head, gap] the number of tokens near the answer's logit, summed over the
+    questions whose answer is ranked first.
     """
 
     kind: Literal["diagnose"] = "diagnose"
@@ -281,6 +285,8 @@ def _measure(
         ("winner", -1, np.int8),
     ):
         checkpoint.array(key, shape, fill, dtype)
+    # Sums over the questions of a prompt: one number per question and distance would be too many.
+    checkpoint.array("competitors", (*shape[:2], *shape[3:], len(GAPS)), 0, np.int32)
     weights = [prompt.tokens for prompts in by_length.values() for prompt in prompts]
     shares = Progress(progress, weights)
     with evaluation_mode(model), condition.apply(model):
@@ -290,6 +296,7 @@ def _measure(
                     rows = measure_needle_rows(model, tokenizer, prompt)
                     for key in ("weight", "answer_weight", "rank", "winner"):
                         checkpoint.arrays[key][row, number] = getattr(rows, key)
+                    checkpoint.arrays["competitors"][row, number] = rows.competitors.sum(0)
                     right[row, number] = rows.scores.right
                     checkpoint.save(every=SECONDS_BETWEEN_SAVES)
                 shares.finish_step()
@@ -310,20 +317,24 @@ def _make_result(
     layers, numbers = np.array(found, int).reshape(-1, 2).T
     measured = [arrays[key][..., layers, numbers] for key in ("weight", "answer_weight", "winner")]
     splits = _summarise(*measured) if found else [None] * len(by_length)
+    lengths = [max(prompt.tokens for prompt in prompts) for prompts in by_length.values()]
     rows = [
         {
             "length": length,
-            "tokens": max(prompt.tokens for prompt in prompts),
+            "tokens": lengths[index],
             "accuracy": stats.accuracy(right[index]),
             "split": splits[index],
         }
-        for index, (length, prompts) in enumerate(by_length.items())
+        for index, length in enumerate(by_length)
     ]
+    powers = _growth_powers(arrays, found, lengths)
     retrieval_heads = [
         {
             "layer": layer,
             "head": head,
             "score": float(score[layer, head]),
+            "power": None if math.isnan(powers[index]) else powers[index],
+            "law": name_law(powers[index]),
             "splits": _summarise(*(array[..., [index]] for array in measured)),
         }
         for index, (layer, head) in enumerate(found)
@@ -344,7 +355,29 @@ def _make_result(
     )
     # Half precision, which is finer than any question can tell, halves the file.
     halves = {key: arrays[key].astype(np.float16) for key in ("weight", "answer_weight")}
-    return result.with_arrays(**(arrays | halves), score=score)
+    counts = {"competitors": arrays["competitors"].sum(1)}
+    return result.with_arrays(**(arrays | halves | counts), score=score)
+
+
+def _growth_powers(
+    arrays: dict[str, np.ndarray], heads: Sequence[Sequence[int]], tokens: Sequence[int]
+) -> list[float]:
+    """Return the power of log n by which sharpening would hold the answer's weight in some heads.
+
+    From the questions whose answer is ranked first. NaN where nothing competes with it, or where
+    there are such questions at one length only.
+    """
+    powers: list[float] = []
+    for layer, head in heads:
+        found = (arrays["winner"][..., layer, head] == NEEDLE).sum((1, 2))
+        lengths = [index for index, number in enumerate(found) if number]
+        sums = arrays["competitors"][:, :, layer, head].sum(1)
+        power = math.nan
+        if len(lengths) > 1:
+            means = sums[lengths] / found[lengths][:, None]
+            power = float(growth_power([tokens[index] for index in lengths], means))
+        powers.append(power)
+    return powers
 
 
 def _find_cause(splits: Sequence[dict[str, Any] | None]) -> str:

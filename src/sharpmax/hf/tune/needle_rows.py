@@ -28,6 +28,7 @@ from sharpmax.ops import SoftmaxState
 from sharpmax.ops._rows import prepare
 from sharpmax.ops.inverse_temperature import solver
 from sharpmax.policies import inverse_temperatures
+from sharpmax.theory.growth import GAPS, count_competitors
 from sharpmax.torch import scaled_dot_product_attention
 from sharpmax.torch.interface import prepare_inputs
 from sharpmax.torch.reference import compute_logits, compute_weights, visible_keys
@@ -72,6 +73,9 @@ class NeedleRows:
         rank: 1 + the number of visible tokens with a larger logit than the needle's first token; 0
             where a window hides it.
         winner: What has the largest logit, as an index of `WINNERS`.
+        competitors: The number of tokens within each of `sharpmax.theory.growth.GAPS` of the
+            needle's logit, and the needle, before sharpening; without the first token and the rest
+            of the answer. 0 where the needle is not ranked first.
         scores: Whether the model's answers are right.
     """
 
@@ -79,6 +83,7 @@ class NeedleRows:
     answer_weight: Float[np.ndarray, "questions layers heads"]
     rank: Int[np.ndarray, "questions layers heads"]
     winner: Int[np.ndarray, "questions layers heads"]
+    competitors: Int[np.ndarray, "questions layers heads gaps"]
     scores: Scores
 
 
@@ -91,7 +96,8 @@ def measure_needle_rows(model: PreTrainedModel, tokenizer: Any, prompt: TaskProm
     shape = (len(prompt.questions), architecture.layers, max(architecture.heads))
     weight, answer_weight = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
     rank, winner = np.zeros(shape, np.int32), np.full(shape, -1, np.int8)
-    arrays: tuple[np.ndarray, ...] = (weight, answer_weight, rank, winner)
+    competitors = np.zeros((*shape, len(GAPS)), np.int32)
+    arrays: tuple[np.ndarray, ...] = (weight, answer_weight, rank, winner, competitors)
     rows, kinds = needle_positions(prompt), token_kinds(prompt)
 
     def make_observer(layer: Layer) -> Observer:
@@ -112,7 +118,7 @@ def measure_needle_rows(model: PreTrainedModel, tokenizer: Any, prompt: TaskProm
         scores = score_logits(tokenizer, prompt, logits)
     else:
         scores = score_answers(model, tokenizer, prompt)
-    return NeedleRows(weight, answer_weight, rank, winner, scores)
+    return NeedleRows(weight, answer_weight, rank, winner, competitors, scores)
 
 
 def needle_positions(prompt: TaskPrompt) -> list[int]:
@@ -155,8 +161,9 @@ def measure_rows(
     Float[Tensor, "questions heads"],
     Int[Tensor, "questions heads"],
     Int[Tensor, "questions heads"],
+    Int[Tensor, "questions heads gaps"],
 ]:
-    """Return weight, answer weight, rank and winner of one row per question.
+    """Return weight, answer weight, rank, winner and competitors of one row per question.
 
     Args:
         arguments: The arguments of a layer's attention.
@@ -176,7 +183,10 @@ def measure_rows(
     winner = torch.where(rank == 1, NEEDLE, torch.where(found, winner, HIDDEN))
     weight = torch.where(needle, weights, 0.0).sum(-1)
     answer_weight = torch.where(answer, weights, 0.0).sum(-1)
-    return weight, answer_weight, rank, winner
+    competes = where & (kinds > REST) & (kinds != FIRST)
+    competitors = 1 + count_competitors(logits, top=best, where=competes)
+    competitors = torch.where((rank == 1)[..., None], competitors, 0)
+    return weight, answer_weight, rank, winner, competitors
 
 
 def attention_rows(

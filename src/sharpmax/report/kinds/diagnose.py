@@ -20,6 +20,7 @@ from sharpmax.report.blocks import (
     Verdict,
 )
 from sharpmax.report.kinds._shared import model_facts
+from sharpmax.report.kinds.laws import LAWS
 from sharpmax.report.numbers import ABSENT, join_numbers, percent, plural
 from sharpmax.results import Result, schemas
 
@@ -357,6 +358,8 @@ def _head_table(diagnosis: schemas.Diagnosis) -> Table:
         Column("Lost to ranking", 3, short="Ranking"),
         Column("Ranked first instead, mostly", short="Instead"),
     ]
+    with_law = any(head.law for head in diagnosis.retrieval_heads)
+    columns += [Column("Held by sharpening that grows", short="")] if with_law else []
     rows = []
     for head in diagnosis.retrieval_heads:
         first, last = head.splits[0], head.splits[-1]
@@ -374,6 +377,7 @@ def _head_table(diagnosis: schemas.Diagnosis) -> Table:
                 last.dispersion,
                 last.ranking,
                 ABSENT if last.ranked_first == 1 else KINDS[instead],
+                *([LAWS.get(head.law, ABSENT)] if with_law else []),
             ]
         )
     short, long = diagnosis.lengths[0], diagnosis.lengths[-1]
@@ -390,6 +394,9 @@ def _glossary(diagnosis: schemas.Diagnosis) -> dict[str, str]:
         f"answer first. A head with {diagnosis.min_score:g} or more is a retrieval head.",
         "Dispersion": "Weight lost on questions in which the answer is still ranked first. "
         "Sharpening brings it back.",
+        "Held by sharpening that grows": "How fast a head would have to be sharpened for the other "
+        "tokens not to gain weight on the answer as the input grows, from their number within some "
+        "distances of its logit, over the questions whose answer is ranked first.",
         "Ranking": "Weight lost on questions in which another token is ranked first. Sharpening "
         "that head moves more weight to the other token.",
         "Last tokens": f"The last {diagnosis.last_tokens} tokens before the answer, where the "

@@ -24,6 +24,7 @@ from sharpmax.report.blocks import (
     Verdict,
 )
 from sharpmax.report.kinds._shared import model_facts
+from sharpmax.report.kinds.laws import LAWS
 from sharpmax.report.kinds.scan_view import POSITIONS, STATISTICS, Head, ScanView
 from sharpmax.report.kinds.token_view import token_view
 from sharpmax.report.numbers import fixed, join, join_numbers, plural, round_all, span
@@ -40,15 +41,6 @@ VERBS = {
 }
 LETTERS = {"sink": "s", "local": "l", "uniform": "u"}
 """Marks of labels in the picture's map."""
-
-LAWS = {
-    "none": "hardly",
-    "sqrt(log n)": "like √log n",
-    "log n": "like log n",
-    "(log n)^2": "like (log n)²",
-    "faster": "faster than (log n)²",
-}
-"""Laws of sharpening that hold a head's focus, as adverbs, the slowest first."""
 
 STEEPEST = 8
 """Heads in the table of the steepest."""
