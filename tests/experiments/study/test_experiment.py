@@ -51,8 +51,8 @@ def test_a_stopped_run_resumes_to_the_same_result(monkeypatch, tmp_path):
 
 def test_the_result_says_what_was_measured(monkeypatch, tmp_path):
     provide(monkeypatch, tmp_path)
-    result = experiment.run(CONFIG, tmp_path, only=["paper"])
-    assert "Nothing has been compared yet" in report.describe(result).verdict.sentence
+    with pytest.raises(UserError, match="no measurement of a plain model"):
+        experiment.run(CONFIG, tmp_path, only=["paper"])
     result = experiment.run(CONFIG, tmp_path, only=["plain", "log-length:128"])
     found = measurements(result)
     assert list(found["models"]["tiny"]["facts"]) == ["plain", "log-length:128", "paper"]
@@ -68,6 +68,17 @@ def test_the_result_says_what_was_measured(monkeypatch, tmp_path):
     assert "Not measured yet for tiny: 10 of 16 cells of lookup" in " ".join(content.sentences)
     report.draw(result)
     report.show(result)
+
+
+def test_what_is_finished_is_collected_without_loading_a_model(monkeypatch, tmp_path):
+    types = provide(monkeypatch, tmp_path)
+    whole = experiment.run(CONFIG, tmp_path, only=["plain"])
+    assert len(types) == 1
+    assert measurements(experiment.run(CONFIG, tmp_path, only=[])) == measurements(whole)
+    assert len(types) == 1
+    report.draw(whole)  # a chart without any comparison
+    with pytest.raises(UserError, match=r"no measurement .*empty: leave out"):
+        experiment.run(CONFIG, tmp_path / "empty", only=[])
 
 
 def test_calibrations_are_made_once_in_float32(monkeypatch, tmp_path):

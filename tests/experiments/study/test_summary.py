@@ -33,6 +33,13 @@ def test_scores_are_shares_and_prompts_are_the_unit():
     assert found["p"] == pytest.approx(share)
 
 
+def test_prompts_that_all_change_alike_have_an_interval_without_width():
+    found = summary.compare([[0]] * 6, [[1]] * 6)
+    assert (found["difference"], found["low"], found["high"]) == (1, 1, 1)
+    assert found["p"] == pytest.approx(2 * 0.5**6)
+    assert found["detectable"] == 0
+
+
 def test_power_is_that_of_the_protocol():
     # docs/study.md: 280 prompts that vary by 0.40 find 6.7 points, and 9.8 at the strictest step.
     assert summary.detectable(0.4, 280, 0.05) == pytest.approx(0.067, abs=0.0005)

@@ -28,7 +28,9 @@ def test_sentences_say_who_is_helped_and_what_is_missing():
 
 def test_the_forest_plot_has_a_row_per_model_and_condition(tmp_path):
     result = study(finished=False)
-    (forest,) = [block for block in report.describe(result).blocks if isinstance(block, Dots)]
+    forest, plain = [block for block in report.describe(result).blocks if isinstance(block, Dots)]
+    assert [row.name for row in plain.rows] == ["lookup, 32"] * 2
+    assert plain.rows[0].marks[0].value == pytest.approx(50)
     assert [row.heading for row in forest.rows] == ["smollm2", "", "gemma-3-270m", ""]
     tuned = forest.rows[0].marks[0]
     assert (tuned.value, tuned.low, tuned.high) == pytest.approx((30, 25, 35))

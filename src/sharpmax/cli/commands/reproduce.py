@@ -146,7 +146,7 @@ def reproduce(
         typer.Option(
             help="Conditions of tune-comparison, study or train-normalisers to work on now, "
             "separated by commas, such as plain,tune-1,lora-8. The result has all that are "
-            "finished. Default: all.",
+            "finished; an empty list only collects them. Default: all.",
             metavar="NAME,...",
         ),
     ] = None,
@@ -211,7 +211,8 @@ def run_experiment(
             if "processes" in entry.options:
                 arguments |= {"processes": processes, "progress": progress}
             if "only" in entry.options:
-                names = None if only is None else [part.strip() for part in only.split(",")]
+                parts = None if only is None else [part.strip() for part in only.split(",")]
+                names = None if parts is None else [part for part in parts if part]
                 arguments |= {"only": names, "threads": threads, "progress": progress}
             if "training" in entry.options:
                 arguments["folder"] = out / entry.folder

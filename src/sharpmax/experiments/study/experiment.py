@@ -49,7 +49,8 @@ def run(
     Args:
         config: The model and the seed.
         folder: Where calibrations and measurements are kept, in a folder per model.
-        only: Names of the conditions to work on now. Default: all.
+        only: Names of the conditions to work on now; an empty list measures nothing and collects
+            what is finished. Default: all.
         threads: Number of threads of PyTorch. Default: its own.
         progress: Called while the work goes on.
 
@@ -57,20 +58,24 @@ def run(
         A result of kind `study` with everything that is finished in the folder, of all models.
 
     Raises:
-        UserError: A name is unknown, a package with data is missing, or the folder holds
-            measurements with other settings.
+        UserError: A name is unknown, a package with data is missing, the folder holds
+            measurements with other settings, or nothing was measured.
     """
     watch = Stopwatch()
     chosen = _check_names(config, only)
     if threads is not None:
         torch.set_num_threads(threads)
-    for key in MODELS if config.model is None else (config.model,):
+    for key in _models_to_measure(config, chosen):
         loaded = load(key, device=config.device, dtype=config.dtype)
         _Work(config, Subject(key, MODELS[key], loaded), Path(folder) / key, progress).finish(
             chosen
         )
     models = {key: _collect(Path(folder) / key) for key in MODELS}
     measured = {key: found for key, found in models.items() if found is not None}
+    if not measured:
+        raise UserError(
+            f"no measurement of a plain model in {folder}: leave out --only, or give it plain"
+        )
     return Result(
         kind="study",
         config=asdict(config) | {"sizes": {key: asdict(size) for key, size in MODELS.items()}},
@@ -93,6 +98,12 @@ def _check_names(config: Config, only: Sequence[str] | None) -> list[str]:
         if name not in CONDITIONS:
             raise UserError(f"unknown condition {name!r}: expected one of {', '.join(CONDITIONS)}")
     return [name for name in CONDITIONS if only is None or name in only]
+
+
+def _models_to_measure(config: Config, chosen: list[str]) -> list[str]:
+    if not chosen:
+        return []
+    return [*MODELS] if config.model is None else [config.model]
 
 
 class _Work:

@@ -135,8 +135,8 @@ def mean_difference(
 ) -> dict[str, float]:
     """Return the mean increase from `base` to `other` with Student's interval over prompts."""
     by_prompt = (other - base).mean(1)
-    if not by_prompt.any():
-        return {"difference": 0.0, "low": 0.0, "high": 0.0}
+    if not np.ptp(by_prompt):  # Student's interval would have no width, with a warning
+        return dict.fromkeys(("difference", "low", "high"), float(by_prompt[0]))
     interval = ttest_1samp(by_prompt, 0.0).confidence_interval(LEVEL)
     return {
         "difference": float(by_prompt.mean()),

@@ -39,9 +39,15 @@ def describe(result: Result) -> Content:
         ],
         sentences=[*_plain(study), *_answers(study), *_missing(study)],
         verdict=_verdict(study),
-        blocks=[*_forest(study), verdict_table(study), cost_table(study), cell_table(study)],
+        blocks=[
+            *_forest(study),
+            _plain_scores(study),
+            verdict_table(study),
+            cost_table(study),
+            cell_table(study),
+        ],
         notes=[f"{key}: {note}" for key, model in study.models.items() for note in model.notes],
-        picture=_forest(study),
+        picture=[*_forest(study), _plain_scores(study)],
     )
 
 
@@ -152,6 +158,25 @@ def _forest(study: schemas.Study) -> list[Block]:
             rule=0.0,
         )
     ]
+
+
+def _plain_scores(study: schemas.Study) -> Dots:
+    """Draw how the plain models answer in every cell."""
+    colours = [look.colour for look in looks(study.models).values()]
+    rows = []
+    for model, colour in zip(study.models, colours, strict=True):
+        cells = [row for row in study.rows if (row.model, row.condition) == (model, PLAIN)]
+        for index, row in enumerate(cells):
+            mark = Mark(100 * row.score.mean, 100 * row.score.low, 100 * row.score.high)
+            label = f"{row.task}, {row.length:,}" if row.length else row.task
+            rows.append(DotRow(label, colour, [mark], "" if index else model))
+    return Dots(
+        "The plain models",
+        [Axis("score, %", digits=1, unit="%", low=0, high=104)],
+        rows,
+        "By task and length, in names for lookup and in tokens for RULER; bars: 95 % intervals "
+        "over prompts.",
+    )
 
 
 def _mark(change: schemas.StudyChange | None) -> Mark | None:
