@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from transformers import AttentionInterface, TrainerCallback
+from transformers import AttentionInterface, Trainer, TrainerCallback
 
 import sharpmax.hf as shf
 from hf.small import llama
@@ -194,3 +194,16 @@ def test_a_training_that_compiles_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"train without torch\.compile, or without statistics"):
         trainer.train()
     assert not (tmp_path / "s.jsonl").exists()
+
+
+def test_a_model_that_is_not_the_one_that_runs_is_refused(tmp_path):
+    class Other(Trainer):
+        def compute_loss(self, model, inputs, **options):
+            return super().compute_loss(other, inputs, **options)
+
+    other = llama(layers=2)
+    plain = make_trainer(tmp_path)
+    trainer = Other(plain.model, plain.args, train_dataset=plain.train_dataset)
+    trainer.add_callback(shf.StatisticsCallback(tmp_path / "s.jsonl"))
+    with pytest.raises(UserError, match="no attention of the model was seen in step 1: train"):
+        trainer.train()

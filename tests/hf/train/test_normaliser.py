@@ -11,8 +11,7 @@ import sys
 import pytest
 import torch
 from torch.nn import functional
-from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers import AttentionInterface, AutoModelForCausalLM, DynamicCache, StaticCache
 
 import sharpmax as sx
 import sharpmax.hf as shf
@@ -122,13 +121,13 @@ def test_gradients_are_those_of_the_formula(name):
 
 @pytest.mark.parametrize("name", FACTORS)
 def test_a_factor_on_the_query_runs_sdpa(name, monkeypatch):
-    calls, run_sdpa = [], ALL_ATTENTION_FUNCTIONS["sdpa"]
+    calls, run_sdpa = [], AttentionInterface._global_mapping["sdpa"]
 
     def sdpa(module, query, *arguments, **options):
         calls.append(query.shape)
         return run_sdpa(module, query, *arguments, **options)
 
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", sdpa)
+    monkeypatch.setitem(AttentionInterface._global_mapping, "sdpa", sdpa)
     model = shf.with_normaliser(make_llama(), name)
     run(model, {"input_ids": random_tokens(2, 13)})
     assert len(calls) == 2

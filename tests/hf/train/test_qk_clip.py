@@ -170,11 +170,12 @@ def test_what_was_recorded_must_fit():
         shf.qk_clip(model, 1.0, largest)
 
 
-def test_nothing_seen_is_nothing_to_clip():
+def test_nothing_seen_is_refused():
     model = llama(layers=1)
     with shf.max_logits(model) as largest:
         pass
-    assert shf.qk_clip(model, 1e-9, largest) == []
+    with pytest.raises(UserError, match="`largest` has seen no attention: run the model inside"):
+        shf.qk_clip(model, 1.0, largest)
 
 
 def test_an_adapter_is_refused():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from transformers import AttentionInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import sharpmax as sx
 import sharpmax.hf as shf
@@ -122,6 +123,23 @@ def test_gradients_are_the_same_bit_for_bit(implementation, case):
     with torch.no_grad(), low, shf.attention_statistics(model.eval()) as again:
         model(tokens)
     np.testing.assert_array_equal(again.sums, statistics.sums)
+
+
+def test_a_function_that_another_package_has_put_in_is_seen_and_kept(monkeypatch):
+    model, tokens = llama(), random_tokens(2, 9)
+    local, plain = ALL_ATTENTION_FUNCTIONS._local_mapping, ALL_ATTENTION_FUNCTIONS["sdpa"]
+    calls = []
+
+    def attend(module, *arguments, **options):
+        calls.append(module)
+        return plain(module, *arguments, **options)
+
+    monkeypatch.setitem(local, "sdpa", attend)
+    with torch.no_grad(), shf.attention_statistics(model) as statistics:
+        model(tokens)
+    assert len(calls) == 3
+    assert not np.isnan(statistics.entropy).any()
+    assert local == {"sdpa": attend}
 
 
 def test_only_the_first_pass_and_some_rows_are_measured():

@@ -61,7 +61,7 @@ class StatisticsCallback(TrainerCallback):
 
     Raises:
         UserError: A number is out of range; at the beginning of the training, if a file exists or
-            the model is compiled.
+            the model is compiled; after a step in which no attention was seen.
 
     Examples:
         >>> trainer = Trainer(model, ...)
@@ -176,6 +176,12 @@ class StatisticsCallback(TrainerCallback):
         if statistics is None:
             return
         statistics.combine_processes()
+        if np.isnan(statistics.sums).all():
+            raise UserError(
+                f"no attention of the model was seen in step {state.global_step}: train without "
+                "StatisticsCallback, or give the Trainer the model that it runs, and do not change "
+                "its attn_implementation inside a step"
+            )
         alarms: list[Alarm] = []
         if self.history is not None:
             alarms = self.history.add(state.global_step, statistics)

@@ -166,6 +166,11 @@ def qk_clip(
                 f"`largest` is of a model with {largest.values.shape[0]} layers, and this one has "
                 f"{len(layers)}: record it with max_logits of the same model"
             )
+        if np.isneginf(largest.values).all():
+            raise UserError(
+                "`largest` has seen no attention: run the model inside the block of max_logits, and "
+                "do not change its attn_implementation there"
+            )
         return _clip(layers, largest.values, tau)
     clipped: list[tuple[int, int, float]] = []
     for _ in range(len(layers) + 1):

@@ -17,7 +17,8 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 from torch._dynamo.eval_frame import OptimizedModule
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sharpmax._errors import UserError
 from sharpmax.hf.patch.layers import Layer
@@ -91,9 +92,12 @@ def watched_layers(
 
 
 def _install(name: str) -> None:
+    """Put our function in front of the one that transformers would find."""
     if name not in _users:
-        original = AttentionInterface._global_mapping.get(name)
-        AttentionInterface.register(name, functools.partial(_attend_watched, name, original))
+        # What another package has put into the instance comes before what is registered.
+        local = ALL_ATTENTION_FUNCTIONS._local_mapping
+        mapping = local if name in local else ALL_ATTENTION_FUNCTIONS._global_mapping
+        mapping[name] = functools.partial(_attend_watched, name, mapping.get(name))
     _users[name] = _users.get(name, 0) + 1
 
 
@@ -102,15 +106,18 @@ def _remove(name: str) -> None:
     if _users[name]:
         return
     del _users[name]
-    mapping = AttentionInterface._global_mapping
-    function = mapping[name]
-    if not (isinstance(function, functools.partial) and function.func is _attend_watched):
-        return  # registered anew inside the block
-    original = function.args[1]
-    if original is None:
-        del mapping[name]
-    else:
-        mapping[name] = original
+    for mapping in (
+        ALL_ATTENTION_FUNCTIONS._local_mapping,
+        ALL_ATTENTION_FUNCTIONS._global_mapping,
+    ):
+        function = mapping.get(name)
+        # Any other function was registered inside the block.
+        if isinstance(function, functools.partial) and function.func is _attend_watched:
+            original = function.args[1]
+            if original is None:
+                del mapping[name]
+            else:
+                mapping[name] = original
 
 
 def _attend_watched(
