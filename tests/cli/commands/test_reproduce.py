@@ -98,7 +98,9 @@ def test_the_study_takes_a_model_and_keeps_its_measurements_beside_the_result(
         "model": "smollm2",
     }
     assert "For smollm2, tune helps." in finished.out
-    succeed("reproduce", "study", "--out", tmp_path, "--only", "", "--overwrite")
+    assert "exists already" in fail(*command)  # without the measurements that it holds
+    (tmp_path / "study").mkdir()
+    succeed("reproduce", "study", "--out", tmp_path, "--only", "")
     assert given["only"] == []
     assert Result.load(tmp_path / "study.json").kind == "study"
 

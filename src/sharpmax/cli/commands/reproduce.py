@@ -34,6 +34,8 @@ class Experiment:
     """What its progress counts."""
     folder: str = CHECKPOINTS
     """Folder of checkpoints inside the output folder."""
+    accumulates: bool = False
+    """Whether a new result holds all measurements in that folder, so that it replaces the old."""
 
 
 EXPERIMENTS = {
@@ -93,6 +95,7 @@ EXPERIMENTS = {
         options=("model", "training", "only", "threads"),
         jobs="cells",
         folder="study",
+        accumulates=True,
     ),
     "train-normalisers": Experiment(
         "train_normalisers.experiment",
@@ -200,6 +203,7 @@ def run_experiment(
     _check_options(name, **given, layer=layer, only=only, threads=threads)
     suffix = "-quick" if quick else "" if layer is None else f"-layer-{layer}"
     stem = out / f"{name}{suffix}"
+    overwrite = overwrite or (entry.accumulates and (out / entry.folder).is_dir())
     weights = [stem.with_suffix(".safetensors")] if name == "table1" else []
     with claim_files([*result_files(stem), *weights], overwrite) as claim:
         experiment = import_module(f"sharpmax.experiments.{entry.module}")
