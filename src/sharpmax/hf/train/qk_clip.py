@@ -168,8 +168,8 @@ def qk_clip(
             )
         if np.isneginf(largest.values).all():
             raise UserError(
-                "`largest` has seen no attention: run the model inside the block of max_logits, and "
-                "do not change its attn_implementation there"
+                "`largest` has seen no attention: run the model inside the block of max_logits, "
+                "and do not change its attn_implementation there"
             )
         return _clip(layers, largest.values, tau)
     clipped: list[tuple[int, int, float]] = []
