@@ -12,7 +12,7 @@ from sharpmax.report.numbers import ABSENT, percent, share
 from sharpmax.report.renderers import markdown
 from sharpmax.results import Result, schemas
 
-NOT_RUN = "Not run yet."
+NOT_RUN = "The first run is not finished, and no result is published yet."
 
 DIAGNOSES = {
     ("SmolLM2 135M", "lookup"): "diagnose.json",

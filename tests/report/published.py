@@ -77,9 +77,10 @@ def evil(kind: str) -> Any:
         content["architecture"] = result.architecture.model_dump() | {"model_type": EVIL}
         return type(result).model_validate(content)
     origin = dict.fromkeys(("command", "commit", "platform", "processor"), EVIL)
-    measurements = poisoned(
-        result.measurements, names if kind not in ("scan", "leaderboard") else ("reason", "rules")
-    )
+    # The names of scans and leaderboards are ours, and so are a study's models.
+    fixed = {"scan": ("reason", "rules"), "leaderboard": ("reason", "rules")}
+    fixed["study"] = ("architecture", "notes", "reasons")
+    measurements = poisoned(result.measurements, fixed.get(kind, names))
     config = poisoned(result.config, names if kind != "leaderboard" else ())
     if kind == "evaluate":  # the name of a file of the user's
         config["arms"] = {

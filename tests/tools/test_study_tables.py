@@ -11,7 +11,7 @@ from report.synthetic_study import study
 
 
 def test_without_results_it_says_so():
-    assert study_tables.study(defaultdict(lambda: None)) == "Not run yet."
+    assert study_tables.study(defaultdict(lambda: None)) == study_tables.NOT_RUN
 
 
 def test_tables_and_what_is_missing():
@@ -28,7 +28,7 @@ def test_diagnoses_say_whether_dispersion_limits_the_answers():
     diagnosis = first_of("diagnose")
     results = defaultdict(lambda: None, {"diagnose.json": diagnosis})
     text = study_tables.study(results)
-    assert text.startswith("Not run yet.")
+    assert text.startswith(study_tables.NOT_RUN)
     assert "| SmolLM2 135M | lookup | 8 → 128 names | 43.8 → 13.3 | 5 | 7" in text
     assert set(study_tables.VERDICTS) == {
         "dispersion", "ranking", "window", "nothing lost", "no heads"

@@ -87,21 +87,13 @@ def _missing(study: schemas.Study) -> list[str]:
     """Say what has not been measured."""
     sentences = []
     for model in study.models:
-        cells = {
-            group: sum(row.measured for row in study.pools if (row.model, row.group) == key)
-            for group in (*study.families, SHORT)
-            for key in [(model, group)]
-        }
-        wanted = {
-            group: max(row.cells for row in study.pools if (row.model, row.group) == (model, group))
-            * len(study.conditions)
-            for group in cells
-        }
-        parts = [
-            f"{wanted[group] - cells[group]} of {wanted[group]} cells of {TITLES[group]}"
-            for group in cells
-            if cells[group] < wanted[group]
-        ]
+        parts = []
+        for group in (*study.families, SHORT):
+            pools = [row for row in study.pools if (row.model, row.group) == (model, group)]
+            wanted = max((row.cells for row in pools), default=0) * len(study.conditions)
+            missing = wanted - sum(row.measured for row in pools)
+            if missing:
+                parts.append(f"{missing} of {wanted} cells of {TITLES[group]}")
         if parts:
             sentences.append(f"Not measured yet for {model}: {join(parts)}.")
     return sentences
