@@ -43,15 +43,15 @@ def installed(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_package_has_three_heads_for_the_explorer(installed):
+def test_the_package_has_two_heads_for_the_explorer(installed):
     packaged = heads.load_available()
-    assert packaged.seeds == (0, 1, 2)
+    assert packaged.seeds == (0, 1)
 
 
 def test_packaged_heads_are_the_first_of_the_full_set():
     packaged, full = heads._read(heads.PACKAGED), heads.load_available()
     assert len(full.seeds) == 10
-    assert packaged.sha256 == full.only((0, 1, 2)).sha256
+    assert packaged.sha256 == full.only((0, 1)).sha256
 
 
 def test_without_a_clone_one_line_says_where_the_heads_are(installed):

@@ -1,7 +1,7 @@
 """Trained heads as one safetensors file: the weights of every seed, and how they were made.
 
 The heads of Table 1 and of the guard task are in `results/heads` of the repository, so that figures
-and comparisons need no training. The package itself holds the first three heads of Table 1, for the
+and comparisons need no training. The package itself holds the first two heads of Table 1, for the
 explorer.
 """
 
@@ -145,7 +145,7 @@ def load_available() -> Heads:
     """Load as many heads of Table 1 as there are, for the explorer.
 
     Returns:
-        All ten in a clone of the repository, else the three of the package.
+        All ten in a clone of the repository, else the two of the package.
     """
     return _read(_find_in_repository("max") or PACKAGED)
 
