@@ -77,6 +77,11 @@ def parse_json(path: Path, what: str) -> tuple[str, Any]:
     try:
         return text, json.loads(text)
     except ValueError as error:
+        if path.suffix == ".jsonl":
+            raise UserError(
+                f"{path} is not {what}, but lines of JSON: if it holds the statistics of a "
+                "training, sharpmax.hf.read_statistics makes a result of it"
+            ) from error
         raise UserError(f"{path} is damaged: not JSON ({error})") from error
     except RecursionError as error:
         raise UserError(f"{path} is damaged: its values are nested too deeply") from error

@@ -67,6 +67,10 @@ BAD = {
         lambda at: write(at, b"\xff\xfe\x00"),
         "file.json is not a sharpmax result: it is not text",
     ),
+    "samples of a training": (
+        lambda at: write(at, b'{"format": 1}\n{"step": 1}\n').rename(at / "file.jsonl"),
+        "file.jsonl is not a sharpmax result, but lines of JSON: if it holds the statistics of a",
+    ),
     "half a file": (
         lambda at: write(at, SCAN.read_bytes()[:500]),
         "file.json is damaged: not JSON",

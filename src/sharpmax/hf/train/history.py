@@ -159,8 +159,12 @@ def _read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     try:
         *lines, _ = path.read_text("utf-8").split("\n")
         config, *samples = [json.loads(line) for line in lines]
-        if config["format"] != FORMAT or not all(set(STATISTICS) <= set(row) for row in samples):
+        if config["format"] != FORMAT or not {"max_logit", "min_entropy"} <= set(config):
             raise ValueError("not what StatisticsLog writes")
+        shapes = {_to_array(row[name]).shape for row in samples for name in STATISTICS}
+        steps = [row["step"] for row in samples]
+        if len(shapes) > 1 or not all(type(step) is int for step in steps):
+            raise ValueError("its samples do not fit together")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, TypeError, KeyError) as error:
