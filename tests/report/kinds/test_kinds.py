@@ -123,9 +123,9 @@ def test_an_evaluation_by_its_numbers():
     result = first_of("evaluate")
     text = text_of(result)
     assert "As it is, the model answers 31.7 % correctly at 16 names and 16.4 % at 64." in text
-    assert "calibration-answers helps, most at 32 names: 22.3 → 57.7 % correct." in text
-    assert "adaptive temperature does harm, most at 16 names: 31.7 → 5.9 % correct." in text
-    assert "log n / log 128 helps at some lengths and does harm at others." in text
+    assert "“calibration-answers” helps, most at 32 names: 22.3 → 57.7 % correct." in text
+    assert "“adaptive temperature” does harm, most at 16 names: 31.7 → 5.9 % correct." in text
+    assert "“log n / log 128” helps at some lengths and does harm at others." in text
     none = "calibration-entropy and constant factor 1.2 in layers 20\N{EN DASH}29"
     assert f"No measurable effect for {none} (80 %" in text
     detectable = max(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 from report.pages import Page
+from report.published import first_of
 from report.synthetic import changed, scan
 from sharpmax import report
 from sharpmax.report.kinds import compare, scan_comparison
@@ -48,6 +51,18 @@ def test_a_report_of_two_scans_begins_with_it(before, after):
     page = Page(report.render([before, after]))
     sections = [one["id"] for one in page.all("section") if one.get("class") == "result"]
     assert sections == ["comparison", "scan-1", "scan-2"]
+    # Answers come before it, and no two entries of the contents are the same.
+    html = report.render([before, first_of("evaluate"), after])
+    contents = re.search(r"<nav.*?</nav>", html, re.S)[0]
+    entries = re.findall(r"<li>(.*?)</li>", contents, re.S)
+    assert [re.search(r"#(\w+)", entry)[1] for entry in entries] == [
+        "evaluate",
+        "comparison",
+        "scan",
+        "scan",
+    ]
+    names = [re.sub(r'href="[^"]*"', "", entry) for entry in entries]
+    assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -101,11 +101,11 @@ def _sentences(evaluation: schemas.Evaluation, effects: Effects) -> list[str]:
             rows = [row for row in evaluation.rows_of(condition) if row.compared]
             most = max(rows, key=lambda row: abs(row.compared.difference if row.compared else 0))
             sentences.append(
-                f"{name(condition)} {verb}, most at {most.length:,} {evaluation.unit}: "
+                f"“{name(condition)}” {verb}, most at {most.length:,} {evaluation.unit}: "
                 f"{change(evaluation, condition, most.length)} correct."
             )
     sentences += [
-        f"{name(condition)} helps at some lengths and does harm at others."
+        f"“{name(condition)}” helps at some lengths and does harm at others."
         for condition in effects.mixed
     ]
     if effects.none:

@@ -54,7 +54,7 @@ def describe(result: Result) -> Content:
     seconds = zip(scan.seconds, scan.tokens, strict=True)
     each = ", ".join(f"{taken:.3g} s at {tokens:,}" for taken, tokens in seconds)
     return Content(
-        what="scan",
+        what=_what(scan),
         title=scan.model,
         facts=facts + ([f"measured with policy {scan.policy}"] if scan.policy else []),
         sentences=sentences(view),
@@ -66,6 +66,13 @@ def describe(result: Result) -> Content:
         picture=[_slope_map(view), by_label],
         took=f"; by tokens: {each}",
     )
+
+
+def _what(scan: schemas.Scan) -> str:
+    """Name the scan, so that those of one model differ in a list."""
+    if scan.policy is None:
+        return "scan"
+    return f"scan of the {'tuned' if scan.policy.startswith('calibration') else 'sharpened'} model"
 
 
 # What the scan says, in sentences.

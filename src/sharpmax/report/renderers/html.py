@@ -65,14 +65,15 @@ class Section:
 def page(
     sections: Sequence[tuple[Content, Result | Calibration]], comparison: Content | None = None
 ) -> str:
-    """Return the whole page: a section per result, after the comparison of them if there is one."""
+    """Return the whole page: a section per result, and the comparison of two scans before them."""
     level = 1 if len(sections) == 1 else 2  # several sections stand under the title of the page
     made = [
         section(content, result, f"{result.kind}-{number}", level)
         for number, (content, result) in enumerate(sections, start=1)
     ]
     if comparison is not None:
-        made.insert(0, section(comparison, None, "comparison", level))
+        first = next(place for place, (_, one) in enumerate(sections) if one.kind == "scan")
+        made.insert(first, section(comparison, None, "comparison", level))
     code = script()
     return fill(
         "page.html",
