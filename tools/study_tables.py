@@ -32,6 +32,8 @@ VERDICTS = {
     "no heads": "no: no head finds the answer",
 }
 
+NOTHING_LOST = "not at these lengths: no fewer answers are right"
+
 
 def study(results: Mapping[str, Any]) -> str:
     """Return the results of docs/study.md."""
@@ -84,6 +86,17 @@ def plain_table(measured: schemas.Study) -> Table:
     )
 
 
+def _dispersion_share(split: schemas.NeedleSplit | None) -> str:
+    """Format the share of the lost weight that dispersion explains, with its interval."""
+    if split is None or split.dispersion_share is None:
+        return ABSENT
+    text = percent(split.dispersion_share, 0)
+    ends = split.dispersion_share_low, split.dispersion_share_high
+    if ends[0] is None or ends[1] is None:
+        return text
+    return f"{text} ({100 * ends[0]:z.0f} to {100 * ends[1]:z.0f})"
+
+
 def diagnoses(results: Mapping[str, Any]) -> Table:
     """Return per model and task whether attention limits the answers, by `sharpmax diagnose`."""
     rows = []
@@ -92,8 +105,7 @@ def diagnoses(results: Mapping[str, Any]) -> Table:
             continue
         found = schemas.Diagnosis.of(results[file])
         first, last = found.rows[0], found.rows[-1]
-        split = last.split
-        dispersed = None if split is None else split.dispersion_share
+        lost = last.accuracy.mean < first.accuracy.mean
         rows.append(
             [
                 model,
@@ -101,8 +113,8 @@ def diagnoses(results: Mapping[str, Any]) -> Table:
                 f"{first.length:,} → {last.length:,} {found.unit}",
                 f"{share(first.accuracy.mean)} → {share(last.accuracy.mean)}",
                 len(found.retrieval_heads),
-                ABSENT if dispersed is None else percent(dispersed, 0),
-                VERDICTS[found.cause],
+                _dispersion_share(last.split),
+                VERDICTS[found.cause] if lost else NOTHING_LOST,
             ]
         )
     return Table(
@@ -119,5 +131,6 @@ def diagnoses(results: Mapping[str, Any]) -> Table:
         rows,
         "Of the plain models in float32. Retrieval heads find the answer at the shorter length. "
         "Lost to dispersion: the share of the weight that these heads lose while they still rank "
-        "the answer first. [Diagnose](diagnose.md) explains the split.",
+        "the answer first, with its 95 % interval over prompts where there is one. "
+        "[Diagnose](diagnose.md) explains the split.",
     )

@@ -33,3 +33,12 @@ def test_diagnoses_say_whether_dispersion_limits_the_answers():
     assert set(study_tables.VERDICTS) == {
         "dispersion", "ranking", "window", "nothing lost", "no heads"
     }  # fmt: skip
+
+
+def test_where_no_answer_is_lost_dispersion_is_not_blamed():
+    diagnosis = first_of("diagnose")
+    rows = [dict(row) for row in diagnosis.measurements["rows"]]
+    rows[-1]["accuracy"] = rows[0]["accuracy"]
+    same = diagnosis.model_copy(update={"measurements": diagnosis.measurements | {"rows": rows}})
+    text = study_tables.study(defaultdict(lambda: None, {"diagnose.json": same}))
+    assert text.count(study_tables.NOTHING_LOST) == 1
