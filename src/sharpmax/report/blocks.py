@@ -209,12 +209,25 @@ class Table:
     def caption(self) -> str:
         """The text, and in which columns higher or lower is better."""
         notes = [self.text] if self.text else []
+        numbers = [column for column in self.columns if column.digits is not None]
         for direction in ("higher", "lower"):
-            names = [column.name for column in self.columns if column.better == direction]
-            if names:
-                where = "in all columns of its kind" if len(names) > 3 else "in " + join(names)
-                notes.append(f"{direction.capitalize()} is better {where}.")
+            names = [column.name for column in numbers if column.better == direction]
+            if names and len(names) == len(numbers):
+                notes.append(f"{direction.capitalize()} is better.")
+            elif names:
+                quoted = [f"“{name}”" for name in names]
+                where = (
+                    f"{quoted[0]} to {quoted[-1]}" if _adjacent(names, numbers) else join(quoted)
+                )
+                notes.append(f"{direction.capitalize()} is better in {where}.")
         return " ".join(notes)
+
+
+def _adjacent(names: Sequence[str], columns: Sequence[Column]) -> bool:
+    """Return whether these are more than two columns side by side."""
+    every = [column.name for column in columns]
+    first = every.index(names[0])
+    return len(names) > 2 and every[first : first + len(names)] == list(names)
 
 
 @dataclass(frozen=True)
