@@ -288,6 +288,13 @@ OURS = (
         brief=True,
     ),
     Claim(
+        "The same among 1,048,576 items, %",
+        "leaderboard.md#on-larger-sets",
+        "longest/leaderboard.json",
+        "sharpmax leaderboard --track augmented --task max --steps 15000 --size 1048576",
+        numbers.best_of_a_million,
+    ),
+    Claim(
         "A small Gemma learns CLRS-Text: exact match at the sizes trained at, ordinary softmax",
         "clrs.md#our-results",
         "figure8.json",

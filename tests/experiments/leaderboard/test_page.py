@@ -89,6 +89,17 @@ def test_the_longer_training_is_the_result():
                 assert next(said) == share(row["mean"][place], row["std"][place])
 
 
+def test_larger_sets_are_the_result():
+    longest = Result.load(ROOT / "results" / "longest" / "leaderboard.json")
+    assert longest.provenance.command.removesuffix(" --processes 1") in PAGE
+    rows = {row["method"]: row for row in longest.measurements["rows"]}
+    shown = tables("On larger sets")
+    assert set(shown) == set(rows)
+    for name, cells in shown.items():
+        row = rows[name]
+        assert cells == [share(*pair) for pair in zip(row["mean"], row["std"], strict=True)]
+
+
 def test_whoever_is_absent_is_named_with_the_reason(published):
     for row in published.measurements["rows"]:
         assert "reason" not in row or f"`{row['method']}`" in PAGE
