@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from browser import DESKTOP, PHONE
-from report.published import ALL, everything, evil, first_of
-from report.synthetic import scan
+from report.published import ALL, EVIL, everything, evil, first_of
+from report.synthetic import changed, scan
 from sharpmax import report
 
 
@@ -168,6 +168,25 @@ def test_two_heads_side_by_side(open_page, pages):
     assert len(curves(second)) == len(before)
     page.get_by_role("button", name="Show one head only").click()
     assert not second.is_visible()
+
+
+@pytest.mark.slow
+def test_markup_in_a_prompt_is_text(open_page, tmp_path):
+    result = scan(2, 2, 2)
+    texts = [
+        text | {"pieces": [EVIL] * len(text["pieces"])} for text in result.measurements["texts"]
+    ]
+    asked = []
+    watched = open_page("about:blank")
+    watched.page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+    path = report.write([changed(result, texts=texts)], tmp_path / "page.html")
+    watched.page.goto(path.as_uri())
+    watched.page.locator(".token").first.click()
+    readout = watched.page.locator("[data-role=tokens-readout]")
+    assert "<script>alert(1)</script>" in readout.inner_text()
+    assert "<img src=x" in watched.page.locator(".token-text").first.inner_text()
+    assert watched.page.locator("img").count() == 0
+    assert asked == []
 
 
 @pytest.mark.slow

@@ -78,6 +78,9 @@ def evil_scan() -> Result:
         result,
         labels=[[EVIL, "disperses"]] * 2,
         rules=RULES | {EVIL: EVIL},
+        texts=[
+            text | {"pieces": [EVIL] * len(text["pieces"])} for text in result.measurements["texts"]
+        ],
         layers=[layer | {"name": EVIL} for layer in result.measurements["layers"]],
     )
     origin = dict.fromkeys(("command", "commit", "platform", "processor", "sharpmax"), EVIL)
@@ -96,6 +99,7 @@ def test_every_text_of_a_scan_is_only_ever_text():
         assert not set("<>&\u2028\u2029") & set(script)
     assert found.data[0]["layers"][0]["name"] == EVIL
     assert found.data[0]["labels"][0][0] == EVIL
+    assert found.data[1]["inputs"][0]["pieces"][0] == EVIL
 
 
 @pytest.mark.parametrize("kind", ALL)
