@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+import sharpmax as sx
 from report.pages import Page
 from report.published import first_of
 from report.synthetic import changed, scan
@@ -89,3 +90,9 @@ def test_two_checkpoints_are_first_and_second(before):
     assert (
         "falls by 0.00" in content.verdict.sentence or "rises by 0.00" in content.verdict.sentence
     )
+
+
+def test_the_papers_policy_has_its_name(before):
+    content = scan_comparison.describe(before, scan(4, 3, 3, policy=repr(sx.PAPER)))
+    assert "sharpened: the paper's polynomial" in content.facts
+    assert content.title.startswith("Plain and sharpened")

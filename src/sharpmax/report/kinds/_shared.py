@@ -20,6 +20,15 @@ def model_facts(info: ModelInfo) -> list[str]:
     ]
 
 
+PAPER = "Polynomial(coefficients=(-0.037, 0.481, -2.3, 4.917, -1.791), threshold=0.5)"
+"""The paper's policy as results write it."""
+
+
+def policy_words(policy: str) -> str:
+    """Return what a policy in a result is called."""
+    return "the paper's polynomial" if policy == PAPER else policy
+
+
 def size_axis(sizes: Sequence[int]) -> Axis:
     """Return the axis of the sizes of sets."""
     return Axis("items in the set", scale="log", noun="items", ticks=sizes)

@@ -23,7 +23,7 @@ from sharpmax.report.blocks import (
     Table,
     Verdict,
 )
-from sharpmax.report.kinds._shared import model_facts
+from sharpmax.report.kinds._shared import model_facts, policy_words
 from sharpmax.report.kinds.laws import LAWS
 from sharpmax.report.kinds.scan_view import POSITIONS, STATISTICS, Head, ScanView
 from sharpmax.report.kinds.token_view import token_view
@@ -50,13 +50,15 @@ def describe(result: Result) -> Content:
     view = ScanView.of(result)
     scan = view.scan
     facts = [*model_facts(scan), f"prompt {scan.prompt}", _lengths(scan), f"seed {scan.seed}"]
+    policy = [f"measured with policy {policy_words(scan.policy)}"] if scan.policy else []
     by_length, by_label = _length_table(view), _entropy_by_label(view)
     seconds = zip(scan.seconds, scan.tokens, strict=True)
     each = ", ".join(f"{taken:.3g} s at {tokens:,}" for taken, tokens in seconds)
     return Content(
         what=_what(scan),
         title=scan.model,
-        facts=facts + ([f"measured with policy {scan.policy}"] if scan.policy else []),
+        facts=facts
+        + ([f"measured with policy {policy_words(scan.policy)}"] if scan.policy else []),
         sentences=sentences(view),
         verdict=_verdict(view),
         blocks=[_explorer(view), by_label, by_length, _steepest_table(view), *_law_table(view)],
@@ -168,8 +170,8 @@ def _verdict(view: ScanView) -> Verdict:
     details = []
     if view.scan.policy:
         details.append(
-            f"These numbers were measured with the policy “{view.scan.policy}”. Compare them with "
-            "a scan of the same model without it."
+            f"These numbers were measured with the policy “{policy_words(view.scan.policy)}”. "
+            "Compare them with a scan of the same model without it."
         )
     if len(view.scan.tokens) == 1:
         longer = ",".join(str(factor * view.scan.lengths[0]) for factor in (1, 2, 4))

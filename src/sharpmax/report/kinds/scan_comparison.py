@@ -16,7 +16,7 @@ from sharpmax.report.blocks import (
     Table,
     Verdict,
 )
-from sharpmax.report.kinds._shared import model_facts
+from sharpmax.report.kinds._shared import model_facts, policy_words
 from sharpmax.report.kinds.scan_view import Head, ScanView
 from sharpmax.report.kinds.token_view import token_view
 from sharpmax.report.numbers import fixed, plural, round_all, span
@@ -78,7 +78,8 @@ def _names(before: ScanView, after: ScanView) -> tuple[str, str]:
 
 
 def _policy(view: ScanView) -> str:
-    return "plain attention" if view.scan.policy is None else view.scan.policy
+    policy = view.scan.policy
+    return "plain attention" if policy is None else policy_words(policy)
 
 
 def strongest_changes(before: ScanView, after: ScanView) -> int | None:
