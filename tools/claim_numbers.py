@@ -242,6 +242,24 @@ def calibrated(found: Calibration) -> str:
     return f"{heads}; rate {span}, seed {found.method['seed']}"
 
 
+def studied(result: Result) -> str:
+    """Say what tuning changes in each family that is finished, and how much is."""
+    found = schemas.Study.of(result)
+    parts = []
+    for model in found.models:
+        for family in found.families:
+            pool = found.pool(model, family, "tune")
+            if pool is not None and pool.compared is not None:
+                change = pool.compared
+                parts.append(
+                    f"{model}, {family}: {points(change.difference)} points "
+                    f"({points(change.low)} to {points(change.high)}), p {change.p_adjusted:.1g}"
+                )
+    tests = sum(row.compared is not None for row in found.pools if row.group in found.families)
+    parts.append(f"{tests} of {found.primary_tests} primary tests are finished")
+    return "; ".join(parts)
+
+
 def diagnosed(result: Result) -> str:
     lengths, unit = result.config["lengths"], result.config["unit"]
     split = result.measurements["rows"][-1]["split"]
@@ -250,7 +268,7 @@ def diagnosed(result: Result) -> str:
     heads = plural(len(result.measurements["retrieval_heads"]), "head")
     verb = "finds" if heads == "1 head" else "find"
     if split["dispersion_share"] is None:
-        return f"{heads} {verb} the answer; it loses nothing up to {lengths[-1]:,} {unit}"
+        return f"{heads} {verb} the answer; no weight is lost up to {lengths[-1]:,} {unit}"
     share = split["dispersion"] / split["loss"]
     return (
         f"{heads} {verb} the answer; from {lengths[0]:,} to {lengths[-1]:,} {unit} dispersion "

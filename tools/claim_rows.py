@@ -336,6 +336,13 @@ OURS = (
         "sharpmax evaluate smollm2 --task passkey --policy tuned",
         partial(numbers.answered, condition="tuned", length=1024),
     ),
+    Claim(
+        "Three models on lookup and RULER, tuned",
+        "study.md#results",
+        "study.json",
+        "sharpmax reproduce study",
+        numbers.studied,
+    ),
     *_other_model("Gemma 3 270M", "gemma-3-270m", ("", "5")),
     *_other_model("Qwen2.5-Coder 1.5B", "qwen2.5-coder-1.5b", ("",)),
     Claim(

@@ -12,7 +12,6 @@ from sharpmax.results import Result
 
 UNPUBLISHED = {
     "bench-training",
-    "study",
     "tune-comparison",
 }
 """Kinds whose first run has not ended yet."""

@@ -122,13 +122,15 @@ def _verdict(study: schemas.Study) -> Verdict:
 
 
 def _forest(study: schemas.Study) -> list[Block]:
-    """Draw the change of each family's score against the plain model."""
+    """Draw the change of the score against the plain model, per family that has any test."""
     look = looks(study.conditions)
+    compared = {pool.group for pool in study.pools if pool.compared is not None}
+    families = [family for family in study.families if family in compared]
     rows = []
     for model in study.models:
         first = True
         for condition in study.conditions:
-            pools = [study.pool(model, family, condition) for family in study.families]
+            pools = [study.pool(model, family, condition) for family in families]
             marks = [_mark(pool.compared if pool else None) for pool in pools]
             if condition == PLAIN or not any(marks):
                 continue
@@ -141,7 +143,7 @@ def _forest(study: schemas.Study) -> list[Block]:
             "What each condition changes",
             [
                 Axis(f"{TITLES[family]}, change in points", digits=1, unit="points")
-                for family in study.families
+                for family in families
             ],
             rows,
             "Change of the score against the plain model, on the same prompts; bars: 95 % "
