@@ -57,8 +57,7 @@ def describe(result: Result) -> Content:
     return Content(
         what=_what(scan),
         title=scan.model,
-        facts=facts
-        + ([f"measured with policy {policy_words(scan.policy)}"] if scan.policy else []),
+        facts=facts + policy,
         sentences=sentences(view),
         verdict=_verdict(view),
         blocks=[_explorer(view), by_label, by_length, _steepest_table(view), *_law_table(view)],
