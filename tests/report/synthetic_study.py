@@ -36,7 +36,8 @@ def answers(model: str, condition: str, **more: Any) -> dict[str, Any]:
 
 
 def study(finished: bool = True) -> Result:
-    """Return a study of two models; the second has no RULER unless it is finished."""
+    """Return a study of two models; if unfinished, the second has no RULER and a third nothing."""
+    absent = () if finished else ("qwen",)
     models = ("smollm2", "gemma-3-270m")
     rows, texts, pools, verdicts = [], [], [], []
     for model in models:
@@ -70,7 +71,7 @@ def study(finished: bool = True) -> Result:
     }
     return Result(
         kind="study",
-        config={"seed": 0},
+        config={"seed": 0, "sizes": {model: {} for model in (*models, *absent)}},
         seeds=(0,),
         measurements={
             "models": {model: info | {"model": model} for model in models},

@@ -901,6 +901,8 @@ class Study(Schema):
     verdicts: list[StudyVerdict]
     primary_tests: int
     seed: int
+    sizes: dict[str, Any]
+    """How much is asked, by model, also of models that were not measured yet."""
 
     def pool(self, model: str, group: str, condition: str) -> StudyPool | None:
         """Return the pooled answers; None if the condition was not measured."""

@@ -20,6 +20,7 @@ def test_sentences_say_who_is_helped_and_what_is_missing():
     text = " ".join(content.sentences)
     assert "For gemma-3-270m, tune helps." not in text
     assert "Not measured yet for gemma-3-270m: 6 of 6 cells of RULER." in text
+    assert text.endswith("Not measured at all yet: qwen.")
     assert content.verdict.sentence == (
         "4 pairs of model and condition: benefit in 1, harm in 2 and unfinished in 1."
     )

@@ -96,7 +96,8 @@ def _missing(study: schemas.Study) -> list[str]:
                 parts.append(f"{missing} of {wanted} cells of {TITLES[group]}")
         if parts:
             sentences.append(f"Not measured yet for {model}: {join(parts)}.")
-    return sentences
+    absent = [model for model in study.sizes if model not in study.models]
+    return [*sentences, *([f"Not measured at all yet: {join(absent)}."] if absent else [])]
 
 
 def _verdict(study: schemas.Study) -> Verdict:
