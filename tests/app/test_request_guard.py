@@ -229,7 +229,7 @@ def test_a_job_on_a_shared_page_has_a_limit(folder, monkeypatch):
     monkeypatch.setattr(page_module, "SHARED_JOB_SECONDS", 0.0)
     with serve_others(folder) as page:
         scan = event_number(page, "Scan", "click")
-        (view,) = Client(page.address).run(scan, [folder, "max", "", "4, 8"])
+        (view,) = Client(page.address).run(scan, [folder, "max", "", "4, 8", "nothing"])
         assert "longer than 0 seconds, the limit of a shared page" in view["html"]
-        (view,) = Client(page.address).run(scan, ["smollm2", "max", "", "4, 8"])
+        (view,) = Client(page.address).run(scan, ["smollm2", "max", "", "4, 8", "nothing"])
         assert "is not offered here" in view["html"]

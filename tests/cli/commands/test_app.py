@@ -9,6 +9,7 @@ import subprocess
 import sys
 import urllib.request
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -32,8 +33,9 @@ def page(monkeypatch):
     """Serve nothing, and press Ctrl-C at once; records how the page was built and launched."""
     page = Page()
 
-    def build(model, *, any_model):
+    def build(model, *, any_model, calibrations):
         page.built = model, any_model
+        page.calibrations = calibrations
         return page
 
     def launch(page, *, host, names, behind_proxy, port, open_browser, wait):
@@ -65,6 +67,14 @@ def test_the_address_is_printed_and_ctrl_c_closes_the_page(page, free_port, run)
     assert page.closed
     assert page.built == ("tiny", True)
     assert page.launched == ("127.0.0.1", free_port, True, False)
+
+
+def test_calibrations_are_offered_by_the_name_of_their_file(page, run, fail):
+    file = Path(__file__).parents[3] / "results" / "calibration-answers.json"
+    run("app", "--calibration", file)
+    assert list(page.calibrations) == ["calibration-answers.json"]
+    assert len(page.calibrations["calibration-answers.json"].heads) == 16
+    assert "none.json does not exist" in fail("app", "--calibration", "none.json")
 
 
 def test_other_machines_cannot_load_models(page, run):
