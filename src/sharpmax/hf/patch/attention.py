@@ -167,7 +167,8 @@ def attend_by(
     A query that sees nothing, such as padding, gives zeros.
     """
     causal = is_causal(module, options)
-    if torch.is_autocast_enabled(query.device.type):
+    device = query.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         # Rotary embeddings return queries and keys in float32, and values are in half precision.
         dtype = functools.reduce(torch.promote_types, (query.dtype, key.dtype, value.dtype))
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
