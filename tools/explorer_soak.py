@@ -143,7 +143,7 @@ class User(threading.Thread):
             values = [self.model, "The maximum is:", "paper", None, "", "", 8, True]
         if stopped:
             return f"stop a {name}", lambda client: run_and_stop(client, number, values, stop)
-        return name, lambda client: expect(client.run(number, values), "iframe|Sharpened")
+        return name, lambda client: expect(client.run(number, values), 'iframe|class="said"')
 
 
 def expect(output: list[Any], pattern: str) -> None:
@@ -159,7 +159,7 @@ def run_and_stop(client: Client, number: int, values: list[Any], stop: int) -> N
     client.start(stop, [])
     (message,) = client.read(event)
     assert time.monotonic() - start < STOP_SECONDS, "a stopped job went on"
-    expect(message["output"]["data"], "Stopped|iframe|Sharpened")
+    expect(message["output"]["data"], 'Stopped|iframe|class="said"')
 
 
 def resident_memory(process: int) -> float:

@@ -91,14 +91,12 @@ def hashed(samples):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["niah_single_1", "ruler_cwe"])
-def test_prompts_are_those_that_the_harness_gives_a_model(name, monkeypatch):
+def test_prompts_are_those_that_the_harness_gives_a_model(name, tmp_path):
     """From the harness's own task, with its default seeds: the text, and how much may be written."""
     from lm_eval.tasks import TaskManager
-    from lm_eval.tasks.ruler import common_utils
 
-    # The functions of its task files are those of a module that it loads itself.
-    monkeypatch.setattr(common_utils, "get_tokenizer", lambda *a, **k: word_tokenizer())
-    manager = TaskManager(metadata={"tokenizer": "x", "max_seq_lengths": [LENGTH]})
+    word_tokenizer().save_pretrained(tmp_path)
+    manager = TaskManager(metadata={"tokenizer": str(tmp_path), "max_seq_lengths": [LENGTH]})
     random.seed(0)
     np.random.seed(1234)  # noqa: NPY002
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):

@@ -146,8 +146,20 @@ def load(
             folder.belong_to(model, report)
         else:
             _move(model, name, target)
-        notes = complete_tokenizer(model, loaded.tokenizer)
+        notes = _complete_tokenizer(name, loaded)
     return replace(loaded, notes=(*loaded.notes, *notes))
+
+
+def _complete_tokenizer(name: str, loaded: Loaded) -> tuple[str, ...]:
+    """Add a missing beginning-of-sequence token; the model may have to read a text for it."""
+    try:
+        return complete_tokenizer(loaded.model, loaded.tokenizer)
+    except UserError:
+        raise
+    except (TypeError, ValueError, LookupError, RuntimeError) as error:
+        raise UserError(
+            f"{name} cannot read a short text ({shorten_error(error)}): download or copy it again"
+        ) from error
 
 
 def _move(model: Any, name: str, device: torch.device | None) -> None:
