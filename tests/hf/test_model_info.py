@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import ExitStack
 from typing import Any
 
@@ -53,7 +54,7 @@ def test_a_fingerprint_tells_weights_apart():
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_fingerprint_and_a_count_reach_offloaded_and_tied_weights(name):
-    model = family_model(name)
+    model = copy.deepcopy(family_model(name))
     fingerprint, parameters = (
         weights_fingerprint(model),
         describe_model(model, None, [])["parameters"],
