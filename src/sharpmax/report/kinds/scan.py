@@ -150,9 +150,10 @@ def _law_sentence(view: ScanView) -> list[str]:
     if not laws:
         return []
     law, heads = laws.most_common(1)[0]
+    need = "hardly any sharpening" if law == "none" else f"sharpening that grows {LAWS[law]}"
     return [
         f"To stay as focused as at the shortest input, {heads} of {plural(laws.total(), 'head')} "
-        f"would need sharpening that grows {LAWS[law]}, more than by any other law."
+        f"would need {need}."
     ]
 
 
